@@ -1,4 +1,11 @@
-# Flags that every target shares, and the function that makes one library of a folder.
+# Flags that every target shares, and the functions that make the library of a folder and install what users run.
+
+# A second build of the same file costs nothing where ccache is installed.
+find_program(TERRACE_CCACHE ccache)
+if(TERRACE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_C_COMPILER_LAUNCHER ${TERRACE_CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${TERRACE_CCACHE})
+endif()
 
 add_library(terrace_flags INTERFACE)
 target_include_directories(terrace_flags INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
@@ -22,4 +29,29 @@ function(terrace_layer name)
   add_library(terrace::${name} ALIAS terrace_${name})
   target_link_libraries(terrace_${name} PRIVATE terrace_preload_flags)
   target_include_directories(terrace_${name} PUBLIC ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
+endfunction()
+
+# terrace_bench(NAME SOURCES... [LIBRARIES ...]): one benchmark program in bin/, called by scripts/bench.
+function(terrace_bench name)
+  cmake_parse_arguments(B "" "" "SOURCES;LIBRARIES" ${ARGN})
+  add_executable(${name} ${B_SOURCES})
+  target_link_libraries(${name} PRIVATE terrace_flags ${B_LIBRARIES})
+endfunction()
+
+# Called last: what `cmake --install` copies. Only targets that this build has; the public headers, find_package(terrace)
+# and pkg-config come with the public API.
+function(terrace_install_rules)
+  include(GNUInstallDirs)
+  foreach(program terrace terraced)
+    if(TARGET ${program})
+      install(TARGETS ${program} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+    endif()
+  endforeach()
+  foreach(library terrace_preload)
+    if(TARGET ${library})
+      install(TARGETS ${library} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+    endif()
+  endforeach()
+  install(FILES ${PROJECT_SOURCE_DIR}/LICENSE ${PROJECT_SOURCE_DIR}/README.md ${PROJECT_SOURCE_DIR}/CHANGELOG.md
+          DESTINATION ${CMAKE_INSTALL_DOCDIR})
 endfunction()
