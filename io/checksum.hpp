@@ -1,9 +1,9 @@
 // 128-bit checksums of blocks (XXH3 128), over what the bytes are and over whose they are.
 //
-// A block's *content hash* covers its bytes alone, so that a frozen block can be compared with its stored version; its
-// *checksum* mixes in the identity of one stored version (store, place, generation, length), so that a misdirected or
-// stale read cannot pass for it even when a hash is compared across versions. Any context, no heap.
-// AVX2 and AVX-512 variants are chosen at run time.
+// A block's *content hash* covers its bytes alone, so that a frozen block can be compared with its stored
+// version; its *checksum* mixes in the identity of one stored version (store, place, generation, length), so
+// that a misdirected or stale read cannot pass for it even when a hash is compared across versions. Any
+// context, no heap. AVX2 and AVX-512 variants are chosen at run time.
 #pragma once
 
 #include <cstddef>
@@ -24,6 +24,8 @@ struct BlockIdentity {
   std::uint64_t length = 0;  // bytes
 };
 
+inline constexpr std::size_t kHasherStateBytes = 640;
+
 // Hash of bytes given piece by piece, in order. The pieces' sizes do not matter for the result.
 class ContentHasher {
  public:
@@ -33,7 +35,7 @@ class ContentHasher {
   Hash128 digest() const;
 
  private:
-  alignas(64) unsigned char state_[640];  // an XXH3_state_t, checked in the source
+  alignas(64) unsigned char state_[kHasherStateBytes];  // an XXH3_state_t, checked in the sources
 };
 
 Hash128 content_hash(const void* bytes, std::size_t count);

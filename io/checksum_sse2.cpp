@@ -1,0 +1,4 @@
+#define XXH_VECTOR 1  // XXH_SSE2
+#define TERRACE_VARIANT kChecksumSse2
+#define TERRACE_VARIANT_NAME "sse2"
+#include "io/checksum_variant.inc"
