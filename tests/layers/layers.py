@@ -41,7 +41,7 @@ STYLED = SOURCES + (".py", ".sh", ".md", ".txt", ".cmake")
 
 
 def files(root, folders, suffixes):
-    """Paths under `folders`, relative to root and sorted, whose suffix is in `suffixes` ("" for none at all)."""
+    """Paths under `folders`, relative to root and sorted, by suffix ("" is none at all)."""
     found = []
     for folder in folders:
         for base, dirs, names in os.walk(os.path.join(root, folder)):
