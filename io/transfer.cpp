@@ -5,9 +5,9 @@
 namespace terrace::io {
 
 namespace {
-// EINTR and EAGAIN in a row after which the device is believed: at 1 us a try this is about 0.1 s, far beyond
-// what a full queue or a signal explains, far below the caller's limit on I/O.
-constexpr std::uint32_t kMaxFruitless = 100'000;
+// EINTR and EAGAIN in a row after which the device is believed: at 2 to 30 us a try this is 20 to 300 ms, far
+// beyond what a full queue or a signal explains, far below the caller's limit on I/O.
+constexpr std::uint32_t kMaxFruitless = 10'000;
 }  // namespace
 
 Verdict Transfer::judge(long raw, DeviceCounters& counters, int& error) {

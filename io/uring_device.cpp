@@ -50,10 +50,13 @@ Status UringDevice::open(int descriptor, const UringOptions& options) {
   if (r < 0) {
     ring_ = nullptr;
     memory_.reset();
-    return Status::from_errno(-r, r == -EPERM
-                                      ? "io_uring is forbidden here (seccomp or kernel.io_uring_disabled)"
-                                  : r == -ENOSYS ? "this kernel has no io_uring"
-                                                 : "io_uring could not be set up");
+    const char* text =
+        r == -EPERM    ? "io_uring is forbidden here (seccomp or kernel.io_uring_disabled)"
+        : r == -ENOSYS ? "this kernel has no io_uring"
+        // Since 6.14 the queues themselves are charged: a user without CAP_IPC_LOCK needs some 24 KiB.
+        : r == -ENOMEM ? "the limit on locked memory leaves no room for a ring (ulimit -l)"
+                       : "io_uring could not be set up";
+    return Status::from_errno(-r, text);
   }
   slots_.init(static_cast<char*>(memory_.data()) + ring_bytes, options.depth);
   descriptor_ = descriptor;
