@@ -1,0 +1,232 @@
+#include "tiering/successors.hpp"
+
+#include <algorithm>
+
+#include "base/check.hpp"
+
+namespace terrace::tiering {
+namespace {
+
+constexpr std::uint8_t kConfidenceMax = 3;
+constexpr std::uint8_t kBackwardClass = 8;
+constexpr std::uint32_t kDepthMax = 32;     // unmapped blocks that one read_ahead() looks at
+constexpr double kFollow = 0.5;             // a block is read ahead while it is more likely than not to be touched
+constexpr std::uint32_t kMemoryTouches = 32;  // an accuracy forgets over so many predictions
+
+}  // namespace
+
+// Laplace's rule of succession at first (one right, one wrong before anything was seen), then a moving average.
+void Successors::Accuracy::count(bool right) {
+  seen = std::min(seen + 1, kMemoryTouches - 2);
+  error += ((right ? 0.0 : 1.0) - error) / double(seen + 2);
+}
+
+std::size_t Successors::memory_bytes(std::uint32_t capacity) { return std::size_t(capacity) * sizeof(Node); }
+
+void Successors::init(void* memory, std::uint32_t capacity) {
+  nodes_ = static_cast<Node*>(memory);
+  capacity_ = capacity;
+  for (Accuracy& a : classes_) a = {0.5, 0};
+  pending_count_ = passed_count_ = 0;
+  last_ = before_ = kNoBlock;
+  last_way_ = Way::none;
+  seen_ = walk_ = streak_ = 0;
+}
+
+void Successors::inserted(BlockId block, BlockId after) {
+  TERRACE_CHECK(block < capacity_ && (after == kNoBlock || after < capacity_),
+                "stream: block id beyond its capacity");
+  BlockId above = kNoBlock;
+  if (after != kNoBlock) {
+    above = nodes_[after].above;
+    nodes_[after].above = block;
+    if (above != kNoBlock) nodes_[above].below = block;
+  }
+  nodes_[block] = {kNoBlock, kNoBlock, kNoBlock, above, after, 0, 1, 0, 0};
+}
+
+void Successors::removed(BlockId block) {
+  Node& n = nodes_[block];
+  if (n.below != kNoBlock) nodes_[n.below].above = n.above;
+  if (n.above != kNoBlock) nodes_[n.above].below = n.below;
+  n.above = n.below = kNoBlock;
+  n.state = 0;
+  n.ahead_class = 0;
+  if (last_ == block) last_ = kNoBlock;
+  // Nobody's fault: a death says nothing about the order.
+  for (std::uint32_t i = pending_count_; i-- > 0;) {
+    if (pending_[i].from == block || pending_[i].to == block) drop_pending(i);
+  }
+}
+
+BlockId Successors::link(BlockId block, Way way) const {
+  const Node& n = nodes_[block];
+  if (way == Way::backward) {
+    const BlockId previous = block == last_ ? before_ : n.previous;
+    return previous != kNoBlock && alive(previous) ? previous : n.below;
+  }
+  if (n.next != kNoBlock && alive(n.next)) return n.next;
+  if (n.next != kNoBlock && n.other != kNoBlock && alive(n.other)) return n.other;
+  return n.above;
+}
+
+Successors::Ahead Successors::first_unmapped(BlockId from, Way way) const {
+  BlockId at = from;
+  for (std::uint32_t i = 1; i <= kWalkMax; ++i) {
+    at = link(at, way);
+    if (at == kNoBlock || at == from) break;
+    if (place(at) != Place::mapped) return {at, i, true};
+  }
+  // A long mapped stretch: the second candidate then is what was seen behind it the last time.
+  const BlockId other = nodes_[from].other;
+  if (way == Way::forward && other != kNoBlock && alive(other) && place(other) != Place::mapped) {
+    return {other, 1, false};
+  }
+  return {kNoBlock, 0, false};
+}
+
+std::uint8_t Successors::class_of(BlockId from, Way way, bool foretold) const {
+  const std::uint8_t kind = way == Way::backward ? kBackwardClass : std::uint8_t(2 * nodes_[from].confidence);
+  return std::uint8_t(kind + (foretold ? 1 : 0));
+}
+
+void Successors::drop_pending(std::uint32_t index) { pending_[index] = pending_[--pending_count_]; }
+
+// Blames the link that a prediction began with. Where its whole class fails, the order has changed: relearn at once.
+void Successors::missed(const Pending& p) {
+  Accuracy& accuracy = classes_[p.cls];
+  accuracy.count(false);
+  if (p.way != Way::forward || !p.by_link) return;
+  Node& n = nodes_[p.from];
+  if (n.confidence > 0) n.confidence = accuracy.error > 0.5 ? 0 : std::uint8_t(n.confidence - 1);
+  if (n.confidence == 0 && n.other != kNoBlock) {
+    n.next = n.other;
+    n.other = kNoBlock;
+    n.confidence = 1;
+  }
+}
+
+void Successors::foretell(BlockId from, Way way, bool foretold) {
+  const Ahead ahead = first_unmapped(from, way);
+  if (ahead.block == kNoBlock || pending_count_ == kPendingMax) return;
+  for (std::uint32_t i = 0; i < pending_count_; ++i) {
+    if (pending_[i].to == ahead.block && pending_[i].from == from) return;
+  }
+  pending_[pending_count_++] = {from, ahead.block, seen_, std::uint16_t(ahead.steps),
+                                class_of(from, way, foretold), way, ahead.by_link};
+}
+
+void Successors::collect_passed(const Pending& p) {
+  BlockId at = p.from;
+  std::uint32_t n = 0;
+  for (std::uint32_t i = 1; i < p.steps; ++i) {
+    at = link(at, p.way);
+    if (at == kNoBlock) return;
+    if (place(at) == Place::mapped) passed_[n++] = at;
+  }
+  if (link(at, p.way) == p.to) passed_count_ = n;
+}
+
+void Successors::learn_unforetold(BlockId block) {
+  if (last_ == kNoBlock || last_ == block) return;
+  Node& n = nodes_[last_];
+  nodes_[block].previous = last_;
+  if (n.next == kNoBlock && n.above == kNoBlock) {
+    n.next = block;
+    n.confidence = 1;
+  } else if (n.other == block && n.confidence <= 1) {  // the second time in a row
+    n.next = block;
+    n.other = kNoBlock;
+    n.confidence = 2;
+  } else if (n.next != block) {
+    n.other = block;
+  }
+}
+
+void Successors::touched(BlockId block, Touch how) {
+  const bool seen = how != Touch::inferred;
+  passed_count_ = 0;
+  if (seen) ++seen_;
+  before_ = nodes_[block].previous;
+  nodes_[block].ahead_class = 0;
+
+  // The newest prediction that came true names the block that this one follows.
+  Pending hit{kNoBlock, kNoBlock, 0, 0, 0, Way::none, false};
+  for (std::uint32_t i = pending_count_; i-- > 0;) {
+    const Pending p = pending_[i];
+    if (p.to != block) continue;
+    drop_pending(i);
+    if (seen) classes_[p.cls].count(true);
+    if (hit.way == Way::none || (p.born != hit.born && p.born - hit.born < kHorizon)) hit = p;
+  }
+  for (std::uint32_t i = pending_count_; i-- > 0;) {
+    const Pending p = pending_[i];
+    if (hit.way != Way::none && p.from == hit.from) {  // the other way round: wrong, but its link is not to blame
+      drop_pending(i);
+      if (seen) classes_[p.cls].count(false);
+    } else if (seen_ - p.born >= kHorizon) {
+      drop_pending(i);
+      missed(p);
+    }
+  }
+
+  if (hit.way == Way::forward) {
+    Node& from = nodes_[hit.from];
+    if (seen && hit.by_link) {
+      if (from.next == kNoBlock) from.next = link(hit.from, Way::forward);
+      from.confidence = std::min<std::uint8_t>(kConfidenceMax, std::uint8_t(from.confidence + 1));
+      collect_passed(hit);
+    }
+    if (hit.steps == 1) nodes_[block].previous = hit.from;
+  } else if (hit.way == Way::backward) {
+    if (seen) collect_passed(hit);
+  } else if (seen) {
+    learn_unforetold(block);
+  }
+  if (seen) streak_ = hit.way == Way::none ? 0 : streak_ + 1;
+
+  last_ = block;
+  last_way_ = hit.way;
+  foretell(block, Way::forward, hit.way == Way::forward);
+  foretell(block, Way::backward, hit.way == Way::backward);
+}
+
+std::size_t Successors::read_ahead(BlockId from, std::span<BlockId> out) {
+  const Way came = from == last_ ? last_way_ : Way::none;
+  const std::uint8_t forward = class_of(from, Way::forward, came == Way::forward);
+  const std::uint8_t backward = class_of(from, Way::backward, came == Way::backward);
+  const Way way = classes_[backward].error < classes_[forward].error ? Way::backward : Way::forward;
+
+  std::size_t n = 0;
+  std::uint32_t links = 0;
+  double likely = 1;
+  bool foretold = came == way;
+  ++walk_;
+  nodes_[from].walk = walk_;
+  for (std::uint32_t depth = 0; depth < kDepthMax && n < out.size() && links < kWalkMax; ++depth) {
+    const std::uint8_t cls = class_of(from, way, foretold);
+    likely *= 1 - classes_[cls].error;
+    if (likely < kFollow) break;
+    const Ahead ahead = first_unmapped(from, way);
+    if (ahead.block == kNoBlock || nodes_[ahead.block].walk == walk_) break;
+    Node& node = nodes_[ahead.block];
+    node.walk = walk_;
+    if (place(ahead.block) == Place::stored) {
+      node.ahead_class = std::uint8_t(1 + cls);
+      out[n++] = ahead.block;
+    }
+    links += ahead.steps;
+    from = ahead.block;
+    foretold = true;
+  }
+  return n;
+}
+
+void Successors::read_in_vain(BlockId block) {
+  Node& n = nodes_[block];
+  if (n.ahead_class == 0) return;
+  classes_[n.ahead_class - 1].count(false);
+  n.ahead_class = 0;
+}
+
+}  // namespace terrace::tiering
