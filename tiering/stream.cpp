@@ -11,6 +11,7 @@ constexpr double kTypicalShare = 1.0 / 16;    // of a new interval in the moving
 constexpr float kIrregularShare = 1.0F / 4;   // of a new deviation in a block's own
 constexpr double kDoubtAfter = 1.25;          // intervals without a sign of life
 constexpr double kDeadShare = 1.0 / 8;        // of a new verdict
+constexpr double kDeadFew = 1.0 / 8;          // dead trials: then half as many are made
 
 constexpr std::size_t align8(std::size_t bytes) { return (bytes + 7) & ~std::size_t{7}; }
 
@@ -29,7 +30,7 @@ void StreamPolicy::init(void* memory, std::size_t bytes, std::uint32_t capacity)
   at += align8(Successors::memory_bytes(capacity));
   mapped_ = reinterpret_cast<BlockId*>(at);
   capacity_ = capacity;
-  mapped_count_ = seen_ = shortlist_count_ = scan_ = until_scan_ = cursor_ = doubtful_count_ = trial_count_ = 0;
+  mapped_count_ = touches_ = shortlist_count_ = scan_ = until_scan_ = cursor_ = doubtful_count_ = trial_count_ = 0;
   recent_next_ = 0;
   std::fill(std::begin(recent_), std::end(recent_), kNoBlock);
   now_ns_ = 0;
@@ -42,7 +43,7 @@ void StreamPolicy::init(void* memory, std::size_t bytes, std::uint32_t capacity)
 void StreamPolicy::inserted(BlockId block, BlockId after, std::uint64_t now_ns) {
   order_.inserted(block, after);
   now_ns_ = std::max(now_ns_, now_ns);
-  heats_[block] = {now_ns_, 0, 0, 0, seen_ - kSpareAhead, kNoBlock, 0, 0, false};
+  heats_[block] = {now_ns_, 0, 0, 0, touches_ - kSpareAhead, kNoBlock, 0, 0, false};
 }
 
 void StreamPolicy::removed(BlockId block) {
@@ -57,7 +58,7 @@ void StreamPolicy::placed(BlockId block, Place place) {
     if (heat.index == kNoBlock) {
       heat.index = mapped_count_;
       mapped_[mapped_count_++] = block;
-      if (!heat.reached) heat.seen = seen_;  // mapped ahead: spared for a while
+      if (!heat.reached) heat.touch = touches_;  // mapped ahead: spared for a while
     }
   } else if (heat.index != kNoBlock) {
     const BlockId moved = mapped_[--mapped_count_];
@@ -105,13 +106,11 @@ void StreamPolicy::touched(BlockId block, Touch how, std::uint64_t now_ns) {
   const bool seen = how != Touch::inferred;
   Heat& heat = heats_[block];
   if (how != Touch::first) learn_interval(heat, now_ns_, seen);
-  if (seen) {
-    ++seen_;
-    heat.slot = std::uint8_t(recent_next_++ % kRecent);
-    recent_[heat.slot] = block;
-  }
+  ++touches_;
+  heat.slot = std::uint8_t(recent_next_++ % kRecent);
+  recent_[heat.slot] = block;
   heat.last_ns = now_ns_;
-  heat.seen = seen_;
+  heat.touch = touches_;
   heat.reached = true;
   order_.touched(block, how);
   for (const BlockId passed : order_.passed()) heats_[passed].last_ns = now_ns_;
@@ -139,7 +138,7 @@ double StreamPolicy::score_ns(BlockId block, std::uint64_t now_ns) const {
 bool StreamPolicy::spared(BlockId block) const {
   const Heat& heat = heats_[block];
   const std::uint32_t few = mapped_count_ / 4;
-  return seen_ - heat.seen < std::min(heat.reached ? kSpareTouched : kSpareAhead, few);
+  return touches_ - heat.touch < std::min(heat.reached ? kSpareTouched : kSpareAhead, few);
 }
 
 bool StreamPolicy::usable(BlockId block) const {
@@ -209,7 +208,7 @@ void StreamPolicy::judge_trials(std::uint64_t now_ns) {
 // Doubtful blocks that are due: one in kDoubtEvery victims, and up to all when they turn out to be dead.
 std::size_t StreamPolicy::take_doubtful(std::uint64_t now_ns, std::span<BlockId> out) {
   judge_trials(now_ns);
-  const double share = std::max(1.0 / kDoubtEvery, 2 * (dead_ - 0.5));
+  const double share = std::max((dead_ < kDeadFew ? 0.5 : 1.0) / kDoubtEvery, 2 * (dead_ - 0.5));
   doubt_credit_ = std::min(doubt_credit_ + share * double(out.size()), double(out.size()));
   std::size_t n = 0;
   while (doubt_credit_ >= 1 && n < out.size() && doubtful_count_ > 0) {
@@ -288,7 +287,8 @@ void StreamPolicy::read_in_vain(BlockId block) { order_.read_in_vain(block); }
 
 std::uint32_t StreamPolicy::map_ahead() const {
   const std::uint32_t streak = order_.streak();
-  return streak < 64 ? 0 : streak < 256 ? 4 : 8;
+  // Each holds a frame before its time, and the blocks behind it are known to be used only when it is passed.
+  return std::min(streak < 64 ? 0u : streak < 256 ? 4u : 8u, mapped_count_ / 128);
 }
 
 }  // namespace terrace::tiering

@@ -52,15 +52,15 @@ class StreamPolicy final : public OnlinePolicy {
   static constexpr std::uint32_t kDoubtful = 16;     // of the last scan, the longest unseen
   static constexpr std::uint32_t kTrials = 32;       // doubtful blocks whose return is awaited
   static constexpr std::uint32_t kDoubtEvery = 32;   // victims
-  static constexpr std::uint32_t kSpareTouched = 8;  // seen touches
-  static constexpr std::uint32_t kSpareAhead = 64;   // seen touches
+  static constexpr std::uint32_t kSpareTouched = 8;  // touches
+  static constexpr std::uint32_t kSpareAhead = 64;   // touches
 
   struct Heat {
     std::uint64_t last_ns;      // last touch, seen or implied
     std::uint64_t left_ns;      // when it was last taken from `mapped`; 0: never
     double interval_ns;         // 0: not known
     float irregular;            // 0: the interval is exact, 1: it says nothing
-    std::uint32_t seen;         // count of seen touches at its last one, or when it was mapped ahead
+    std::uint32_t touch;        // touches_ at its last one, or when it was mapped ahead
     std::uint32_t index;        // in mapped_, kNoBlock: not there
     std::uint32_t scan;         // the last scan that took it over from the shortlist
     std::uint8_t slot;          // in recent_, if that slot still names it
@@ -92,7 +92,7 @@ class StreamPolicy final : public OnlinePolicy {
   std::uint32_t capacity_ = 0;
   std::uint32_t mapped_count_ = 0;
   std::uint64_t now_ns_ = 0;      // latest time heard of
-  std::uint32_t seen_ = 0;        // seen touches
+  std::uint32_t touches_ = 0;     // seen and inferred ones
   BlockId last_seen_ = kNoBlock;
   double typical_ns_ = 0;         // moving average of the intervals seen lately; 0: none yet
   float typical_irregular_ = 0;
