@@ -147,7 +147,7 @@ class Pager {
   void read_ahead(BlockId from) {
     // What was read long ago and not touched makes room for what is read now.
     while (!ahead_.empty() && ahead_.size() >= machine_.window &&
-           counts_.faults - blocks_[ahead_.front()].read_at > 2 * machine_.window) {
+           counts_.faults - blocks_[ahead_.front()].read_at > 4 * machine_.window) {
       const BlockId b = ahead_.front();
       ahead_.pop_front();
       store(b, true);

@@ -10,6 +10,7 @@ namespace {
 constexpr double kTypicalShare = 1.0 / 16;    // of a new interval in the moving average of all
 constexpr float kIrregularShare = 1.0F / 4;   // of a new deviation in a block's own
 constexpr double kDoubtAfter = 1.25;          // intervals without a sign of life
+constexpr double kVerdictAfter = 0.75;        // intervals that a doubtful block has to come back
 constexpr double kDeadShare = 1.0 / 8;        // of a new verdict
 constexpr double kDeadFew = 1.0 / 8;          // dead trials: then half as many are made
 
@@ -112,8 +113,13 @@ void StreamPolicy::touched(BlockId block, Touch how, std::uint64_t now_ns) {
   heat.last_ns = now_ns_;
   heat.touch = touches_;
   heat.reached = true;
-  order_.touched(block, how);
-  for (const BlockId passed : order_.passed()) heats_[passed].last_ns = now_ns_;
+  order_.touched(
+      block, how,
+      [](void* self, BlockId passed) {
+        auto& policy = *static_cast<StreamPolicy*>(self);
+        policy.heats_[passed].last_ns = policy.now_ns_;
+      },
+      this);
   if (seen) last_seen_ = block;
 }
 
@@ -216,7 +222,7 @@ std::size_t StreamPolicy::take_doubtful(std::uint64_t now_ns, std::span<BlockId>
     const Heat& heat = heats_[b];
     if (!usable(b) || !doubtful(heat, now_ns)) continue;
     if (trial_count_ < kTrials) {
-      trials_[trial_count_++] = {b, now_ns, now_ns + std::uint64_t(period_ns(heat))};
+      trials_[trial_count_++] = {b, now_ns, now_ns + std::uint64_t(kVerdictAfter * period_ns(heat))};
     } else if (dead_ <= 0.5) {
       break;
     }

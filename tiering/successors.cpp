@@ -11,6 +11,7 @@ constexpr std::uint8_t kConfidenceMax = 3;
 constexpr std::uint8_t kBackwardClass = 8;
 constexpr std::uint32_t kDepthMax = 32;     // unmapped blocks that one read_ahead() looks at
 constexpr double kFollow = 0.5;             // a block is read ahead while it is more likely than not to be touched
+constexpr double kTrust = 0.25;               // an error below this allows a far walk
 constexpr std::uint32_t kMemoryTouches = 32;  // an accuracy forgets over so many predictions
 
 }  // namespace
@@ -27,8 +28,8 @@ void Successors::init(void* memory, std::uint32_t capacity) {
   nodes_ = static_cast<Node*>(memory);
   capacity_ = capacity;
   for (Accuracy& a : classes_) a = {0.5, 0};
-  pending_count_ = passed_count_ = 0;
-  last_ = before_ = kNoBlock;
+  pending_count_ = 0;
+  last_ = before_ = lost_after_ = lost_first_ = lost_last_ = kNoBlock;
   last_way_ = Way::none;
   seen_ = walk_ = streak_ = 0;
 }
@@ -42,7 +43,7 @@ void Successors::inserted(BlockId block, BlockId after) {
     nodes_[after].above = block;
     if (above != kNoBlock) nodes_[above].below = block;
   }
-  nodes_[block] = {kNoBlock, kNoBlock, kNoBlock, above, after, 0, 1, 0, 0};
+  nodes_[block] = {kNoBlock, kNoBlock, kNoBlock, above, after, kNoBlock, 0, 1, 0, false, 0};
 }
 
 void Successors::removed(BlockId block) {
@@ -53,6 +54,7 @@ void Successors::removed(BlockId block) {
   n.state = 0;
   n.ahead_class = 0;
   if (last_ == block) last_ = kNoBlock;
+  if (lost_after_ == block || lost_first_ == block || lost_last_ == block) lost_last_ = kNoBlock;
   // Nobody's fault: a death says nothing about the order.
   for (std::uint32_t i = pending_count_; i-- > 0;) {
     if (pending_[i].from == block || pending_[i].to == block) drop_pending(i);
@@ -70,9 +72,9 @@ BlockId Successors::link(BlockId block, Way way) const {
   return n.above;
 }
 
-Successors::Ahead Successors::first_unmapped(BlockId from, Way way) const {
+Successors::Ahead Successors::first_unmapped(BlockId from, Way way, std::uint32_t limit) const {
   BlockId at = from;
-  for (std::uint32_t i = 1; i <= kWalkMax; ++i) {
+  for (std::uint32_t i = 1; i <= limit; ++i) {
     at = link(at, way);
     if (at == kNoBlock || at == from) break;
     if (place(at) != Place::mapped) return {at, i, true};
@@ -107,31 +109,27 @@ void Successors::missed(const Pending& p) {
 }
 
 void Successors::foretell(BlockId from, Way way, bool foretold) {
-  const Ahead ahead = first_unmapped(from, way);
+  const std::uint8_t cls = class_of(from, way, foretold);
+  const bool trusted = foretold && classes_[cls].error < kTrust;
+  const Ahead ahead = first_unmapped(from, way, trusted ? kWalkFar : kWalkMax);
   if (ahead.block == kNoBlock || pending_count_ == kPendingMax) return;
   for (std::uint32_t i = 0; i < pending_count_; ++i) {
     if (pending_[i].to == ahead.block && pending_[i].from == from) return;
   }
-  pending_[pending_count_++] = {from, ahead.block, seen_, std::uint16_t(ahead.steps),
-                                class_of(from, way, foretold), way, ahead.by_link};
-}
-
-void Successors::collect_passed(const Pending& p) {
-  BlockId at = p.from;
-  std::uint32_t n = 0;
-  for (std::uint32_t i = 1; i < p.steps; ++i) {
-    at = link(at, p.way);
-    if (at == kNoBlock) return;
-    if (place(at) == Place::mapped) passed_[n++] = at;
-  }
-  if (link(at, p.way) == p.to) passed_count_ = n;
+  pending_[pending_count_++] = {from, ahead.block, seen_, ahead.steps, cls, way, ahead.by_link};
 }
 
 void Successors::learn_unforetold(BlockId block) {
   if (last_ == kNoBlock || last_ == block) return;
   Node& n = nodes_[last_];
   nodes_[block].previous = last_;
-  if (n.next == kNoBlock && n.above == kNoBlock) {
+  const bool lost = last_ == lost_last_;
+  lost_last_ = block;
+  if (!lost) {
+    lost_first_ = block;
+    lost_after_ = last_;
+  }
+  if (lost || (n.next == kNoBlock && n.above == kNoBlock)) {
     n.next = block;
     n.confidence = 1;
   } else if (n.other == block && n.confidence <= 1) {  // the second time in a row
@@ -143,9 +141,33 @@ void Successors::learn_unforetold(BlockId block) {
   }
 }
 
-void Successors::touched(BlockId block, Touch how) {
+// The prediction of the block before the lost ones came true behind them: they belong between the two. One that was
+// inserted elsewhere before has no place in the order (it is touched often, or at random): take it out instead.
+void Successors::insert_lost() {
+  Node& before = nodes_[lost_after_];
+  Node& first = nodes_[lost_first_];
+  Node& last = nodes_[lost_last_];
+  if (first.inserted) {
+    const BlockId old = first.home;
+    if (old != kNoBlock && alive(old) && nodes_[old].next == lost_first_ && first.next != old) {
+      nodes_[old].next = first.next;
+    }
+    first.home = kNoBlock;
+    return;
+  }
+  first.inserted = true;
+  first.home = lost_after_;
+  last.next = link(lost_after_, Way::forward);
+  last.other = kNoBlock;
+  last.confidence = before.confidence;
+  if (last.next != kNoBlock) nodes_[last.next].previous = lost_last_;
+  before.next = lost_first_;
+  before.other = kNoBlock;
+  before.confidence = 2;
+}
+
+void Successors::touched(BlockId block, Touch how, void (*passed)(void*, BlockId), void* context) {
   const bool seen = how != Touch::inferred;
-  passed_count_ = 0;
   if (seen) ++seen_;
   before_ = nodes_[block].previous;
   nodes_[block].ahead_class = 0;
@@ -175,13 +197,17 @@ void Successors::touched(BlockId block, Touch how) {
     if (seen && hit.by_link) {
       if (from.next == kNoBlock) from.next = link(hit.from, Way::forward);
       from.confidence = std::min<std::uint8_t>(kConfidenceMax, std::uint8_t(from.confidence + 1));
-      collect_passed(hit);
     }
     if (hit.steps == 1) nodes_[block].previous = hit.from;
-  } else if (hit.way == Way::backward) {
-    if (seen) collect_passed(hit);
-  } else if (seen) {
+    if (seen && hit.by_link && last_ == lost_last_ && hit.from == lost_after_ && last_ != kNoBlock) insert_lost();
+  } else if (hit.way == Way::none && seen) {
     learn_unforetold(block);
+  }
+  if (seen && hit.by_link) {
+    BlockId at = hit.from;
+    for (std::uint32_t i = 1; i < hit.steps && (at = link(at, hit.way)) != kNoBlock; ++i) {
+      if (place(at) == Place::mapped && at != block) passed(context, at);
+    }
   }
   if (seen) streak_ = hit.way == Way::none ? 0 : streak_ + 1;
 
@@ -207,7 +233,7 @@ std::size_t Successors::read_ahead(BlockId from, std::span<BlockId> out) {
     const std::uint8_t cls = class_of(from, way, foretold);
     likely *= 1 - classes_[cls].error;
     if (likely < kFollow) break;
-    const Ahead ahead = first_unmapped(from, way);
+    const Ahead ahead = first_unmapped(from, way, kWalkMax);
     if (ahead.block == kNoBlock || nodes_[ahead.block].walk == walk_) break;
     Node& node = nodes_[ahead.block];
     node.walk = walk_;
