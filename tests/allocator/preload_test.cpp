@@ -117,6 +117,27 @@ TEST_CASE("preload: no child hangs after a fork among allocating threads") {
   CHECK(got.status == 0);
 }
 
+TEST_CASE("preload: malloc and free of a small block cost at most 8 instructions more than libc's") {
+  if (!can_run("valgrind --version")) {
+    MESSAGE("skipped: valgrind is missing");
+    return;
+  }
+  const auto instructions = [](bool with, long pairs) {
+    const std::string command =
+        "valgrind --tool=callgrind --callgrind-out-file=/dev/null " + kPrograms + "/pairs " + std::to_string(pairs);
+    const Outcome got = with ? preloaded(command) : plain(command);
+    REQUIRE(got.status == 0);
+    const auto at = got.output.find("Collected :");
+    REQUIRE(at != std::string::npos);
+    return std::stol(got.output.substr(at + 11));
+  };
+  constexpr long kPairs = 20'000;
+  const auto per_pair = [&](bool with) { return double(instructions(with, kPairs) - instructions(with, 0)) / kPairs; };
+  const double more = per_pair(true) - per_pair(false);
+  MESSAGE("instructions more a pair: " << more);
+  CHECK(more <= 8.01);
+}
+
 TEST_CASE("preload: threads end cleanly and give their memory back") {
   const Outcome got = preloaded(kPrograms + "/thread_ends");
   CHECK(got.output == "");
