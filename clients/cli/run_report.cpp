@@ -54,7 +54,8 @@ std::string summary_text(const JobOutcome& outcome) {
   std::string out = "terrace: " + seconds(outcome.wall_ns) + ", peak " + size(dram_peak_bytes(outcome)) +
                     " of " + size(outcome.settings.dram_bytes) + " DRAM";
   if (outcome.page.pager_pid.load(std::memory_order_relaxed) == 0 && read(c.bytes_out) == 0) {
-    out += ", nothing had to leave it\n";
+    const bool over = dram_peak_bytes(outcome) > outcome.settings.dram_bytes;
+    out += over ? ", beyond it: no memory was managed; see terrace doctor\n" : ", nothing had to leave it\n";
   } else {
     out += "; " + size(read(c.bytes_in)) + " in, " + size(read(c.bytes_out)) + " out, " +
            std::to_string(read(c.faults_demand)) + " faults, " + seconds(read(c.stall_ns)) + " stalled, " +

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""`terrace run` from outside: exit statuses, signals, statistics, refusals, and the watchdog against a fake owner.
+"""`terrace run` from outside: statuses, signals, statistics, refusals; and the watchdog against a fake owner.
 
     cli_run_test.py TERRACE FAKE_OWNER [unittest options]
 TERRACE has a preload library that does nothing beside it, so this tests the supervisor alone.
 """
+
 import json
 import os
 import signal
@@ -20,22 +21,34 @@ STORE = tempfile.mkdtemp(prefix="terrace-store-", dir=os.getcwd())
 def run(*words, options=(), env=None, timeout=60, **more):
     environment = {k: v for k, v in os.environ.items() if not k.startswith("TERRACE_")}
     environment.update(env or {})
-    return subprocess.run([TERRACE, "run", "--store", STORE, *options, "--", *words], env=environment, text=True,
-                          capture_output=True, timeout=timeout, **more)
+    return subprocess.run(
+        [TERRACE, "run", "--store", STORE, *options, "--", *words],
+        env=environment,
+        text=True,
+        capture_output=True,
+        timeout=timeout,
+        **more,
+    )
 
 
 def refused(*words, env=None, cwd=None):
     environment = {k: v for k, v in os.environ.items() if not k.startswith("TERRACE_")}
     environment.update(env or {})
-    return subprocess.run([TERRACE, *words], env=environment, text=True, capture_output=True, timeout=60, cwd=cwd)
+    return subprocess.run(
+        [TERRACE, *words], env=environment, text=True, capture_output=True, timeout=60, cwd=cwd
+    )
+
+
+def state(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as f:
+            return f.read().rsplit(")", 1)[1].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "X"
 
 
 def alive(pid):
-    try:
-        with open(f"/proc/{pid}/stat") as f:
-            return f.read().rsplit(")", 1)[1].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+    return state(pid) not in "ZX"
 
 
 def wait_until(condition, seconds=10):
@@ -47,10 +60,15 @@ def wait_until(condition, seconds=10):
     return False
 
 
-def start(script):
+def start(script, **more):
     """A job that prints numbers of processes on its first line; (process, these numbers)."""
-    process = subprocess.Popen([TERRACE, "run", "--quiet", "--store", STORE, "--", "sh", "-c", script], text=True,
-                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        [TERRACE, "run", "--quiet", "--store", STORE, "--", "sh", "-c", script],
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        **more,
+    )
     return process, [int(word) for word in process.stdout.readline().split()]
 
 
@@ -76,7 +94,10 @@ class ExitStatus(unittest.TestCase):
     def test_not_found_and_not_executable(self):
         done = run("/nonexistent/program")
         self.assertEqual(done.returncode, 127)
-        self.assertIn("terrace: '/nonexistent/program': No such file or directory (ENOENT); check its name and PATH\n", done.stderr)
+        self.assertIn(
+            "terrace: '/nonexistent/program': No such file or directory (ENOENT); check its name and PATH\n",
+            done.stderr,
+        )
         self.assertEqual(run("no-such-program-on-the-path").returncode, 127)
         done = run("/etc/passwd")
         self.assertEqual(done.returncode, 126)
@@ -98,7 +119,13 @@ class ExitStatus(unittest.TestCase):
         self.assertEqual(run(*words, options=["--quiet"]).stdout, plain)
 
     def test_the_preload_is_put_before_others(self):
-        done = run("sh", "-c", "echo $LD_PRELOAD; echo $TERRACE_JOB", options=["--quiet"], env={"LD_PRELOAD": "libm.so.6"})
+        done = run(
+            "sh",
+            "-c",
+            "echo $LD_PRELOAD; echo $TERRACE_JOB",
+            options=["--quiet"],
+            env={"LD_PRELOAD": "libm.so.6"},
+        )
         self.assertRegex(done.stdout, r"^/.*/libterrace_preload\.so:libm\.so\.6\n/proc/\d+/fd/\d+\n$")
 
 
@@ -112,26 +139,47 @@ class Refusals(unittest.TestCase):
     def test_usage(self):
         self.check(["run"], "run: the command is missing; .*")
         self.check(["run", "--store", STORE, "--"], "run: the command is missing; .*")
-        self.check(["run", "--nonsense", "--", "true"], "option '--nonsense': unknown; terrace run --help lists them")
+        self.check(
+            ["run", "--nonsense", "--", "true"], "option '--nonsense': unknown; terrace run --help lists them"
+        )
         self.check(["plan"], "'plan' is not in this version; .*")
         self.check(["nonsense"], "'nonsense': no such command; .*")
         self.assertEqual(refused().returncode, 125)
 
     def test_settings(self):
         self.check(["run", "--dram", "1x", "true"], "--dram '1x': its unit .*; write a size such as .*")
-        self.check(["run", "true"], "TERRACE_DRAM '1x': its unit .*; write a size such as .*", env={"TERRACE_DRAM": "1x"})
-        self.check(["run", "--store", "/a", "--store", "/b", "true"], "--store '/b': a second store .*; give one --store")
+        self.check(
+            ["run", "true"],
+            "TERRACE_DRAM '1x': its unit .*; write a size such as .*",
+            env={"TERRACE_DRAM": "1x"},
+        )
+        self.check(
+            ["run", "--store", "/a", "--store", "/b", "true"],
+            "--store '/b': a second store .*; give one --store",
+        )
 
     def test_store(self):
-        self.check(["run", "--store", "/nonexistent", "true"], r"store '/nonexistent': .*does not exist \(ENOENT\); make it.*")
-        self.check(["run", "--store", "/etc/passwd", "true"], r"store '/etc/passwd': .*not a directory.*; give --store DIR.*")
+        self.check(
+            ["run", "--store", "/nonexistent", "true"],
+            r"store '/nonexistent': .*does not exist \(ENOENT\); make it.*",
+        )
+        self.check(
+            ["run", "--store", "/etc/passwd", "true"],
+            r"store '/etc/passwd': .*not a directory.*; give --store DIR.*",
+        )
         self.check(["run", "--store", "/proc", "true"], r"store '/proc': .*; give --store DIR.*")
 
     def test_store_in_memory(self):
         if os.stat("/dev/shm").st_dev == os.stat("/").st_dev:
             self.skipTest("/dev/shm is no file system of its own here")
-        self.check(["run", "--store", "/dev/shm", "true"], r"store '/dev/shm': .*tmpfs.*; give --store DIR on a disk")
-        self.check(["run", "true"], r"the working directory as store: .*tmpfs.*; give --store DIR on a disk", cwd="/dev/shm")
+        self.check(
+            ["run", "--store", "/dev/shm", "true"], r"store '/dev/shm': .*tmpfs.*; give --store DIR on a disk"
+        )
+        self.check(
+            ["run", "true"],
+            r"the working directory as store: .*tmpfs.*; give --store DIR on a disk",
+            cwd="/dev/shm",
+        )
 
     def test_store_read_only_and_full(self):
         with tempfile.TemporaryDirectory(dir=os.getcwd()) as folder:
@@ -140,26 +188,43 @@ class Refusals(unittest.TestCase):
             os.mkdir(point)
             subprocess.run(["truncate", "-s", "8M", image], check=True)
             made = subprocess.run(["mkfs.ext4", "-q", image], capture_output=True)
-            if made.returncode != 0 or subprocess.run(["mount", "-o", "loop", image, point], capture_output=True).returncode != 0:
+            if (
+                made.returncode != 0
+                or subprocess.run(["mount", "-o", "loop", image, point], capture_output=True).returncode != 0
+            ):
                 self.skipTest("no loop mounts here")
             try:
-                self.check(["run", "--store", point, "true"], r"store '.*': .*(room|full).*\(ENOSPC\); free some space.*")
+                self.check(
+                    ["run", "--store", point, "true"],
+                    r"store '.*': .*(room|full).*\(ENOSPC\); free some space.*",
+                )
                 subprocess.run(["mount", "-o", "remount,ro", point], check=True)
-                self.check(["run", "--store", point, "true"], r"store '.*': .*read-only \(EROFS\); give --store DIR.*")
+                self.check(
+                    ["run", "--store", point, "true"],
+                    r"store '.*': .*read-only \(EROFS\); give --store DIR.*",
+                )
             finally:
                 subprocess.run(["umount", point], check=True)
 
     def test_stats_file(self):
-        self.check(["run", "--store", STORE, "--stats", "/nonexistent/x", "true"], "--stats '/nonexistent/x': .*; name a file .*")
+        self.check(
+            ["run", "--store", STORE, "--stats", "/nonexistent/x", "true"],
+            "--stats '/nonexistent/x': .*; name a file .*",
+        )
         self.check(["run", "--store", STORE, "--stats", STORE, "true"], "--stats '.*': it is a directory .*")
 
     def test_no_preload_library(self):
         with tempfile.TemporaryDirectory(dir=os.getcwd()) as folder:
             os.mkdir(folder + "/bin")
             subprocess.run(["cp", TERRACE, folder + "/bin/terrace"], check=True)
-            done = subprocess.run([folder + "/bin/terrace", "run", "--store", STORE, "true"], text=True, capture_output=True)
+            done = subprocess.run(
+                [folder + "/bin/terrace", "run", "--store", STORE, "true"], text=True, capture_output=True
+            )
             self.assertEqual(done.returncode, 125)
-            self.assertRegex(done.stderr, r"^terrace: libterrace_preload.so: not beside this program \(ENOENT\); put it into .*\n$")
+            self.assertRegex(
+                done.stderr,
+                r"^terrace: libterrace_preload.so: not beside this program \(ENOENT\); put it into .*\n$",
+            )
 
     def test_nothing_is_left_in_the_store(self):
         run("true")
@@ -178,6 +243,15 @@ class Signals(unittest.TestCase):
         process, _ = start("echo 1; exec sleep 60")
         process.send_signal(signal.SIGTERM)
         self.assertEqual(finish(process)[0], 128 + signal.SIGTERM)
+
+    def test_a_stop_of_the_group_stops_all_of_it_and_it_goes_on(self):
+        process, pids = start("echo $$; sleep 1; exit 6", process_group=0)
+        family = [process.pid, parent_of(pids[0]), pids[0]]
+        os.killpg(process.pid, signal.SIGTSTP)
+        self.assertTrue(wait_until(lambda: [state(pid) for pid in family] == ["T"] * 3), family)
+        time.sleep(1.5)
+        os.killpg(process.pid, signal.SIGCONT)
+        self.assertEqual(finish(process)[0], 6)
 
     def test_kill_of_the_guard_ends_the_whole_job(self):
         process, pids = start("sleep 60 & echo $$ $!; wait")
@@ -206,9 +280,11 @@ class Signals(unittest.TestCase):
 
 
 class Statistics(unittest.TestCase):
-    FIELDS = ("version wall_s dram_budget_bytes dram_peak_bytes object_peak_bytes adopted_peak_bytes faults_demand faults_rescued "
-              "stall_s bytes_in bytes_in_prefetched bytes_out blocks_dropped_clean moves copies checksum_failures io_errors fallbacks "
-              "policy period processes").split()
+    FIELDS = (
+        "version wall_s dram_budget_bytes dram_peak_bytes object_peak_bytes adopted_peak_bytes faults_demand "
+        "faults_rescued stall_s bytes_in bytes_in_prefetched bytes_out blocks_dropped_clean moves copies "
+        "checksum_failures io_errors fallbacks policy period processes"
+    ).split()
 
     def test_fields(self):
         with tempfile.NamedTemporaryFile(dir=os.getcwd()) as file:
@@ -221,22 +297,62 @@ class Statistics(unittest.TestCase):
         self.assertEqual((stats["policy"], stats["period"], stats["fallbacks"]), ("stream", None, {}))
 
     def test_counters_and_settings_go_through_the_page(self):
-        done = run(OWNER, "numbers", options=["--stats", "-", "--policy", "lru", "--min-object", "64KiB", "--io-timeout", "3",
-                                              "--force-eviction=9"])
+        done = run(
+            OWNER,
+            "numbers",
+            options=[
+                "--stats",
+                "-",
+                "--policy",
+                "lru",
+                "--min-object",
+                "64KiB",
+                "--io-timeout",
+                "3",
+                "--force-eviction=9",
+            ],
+        )
         self.assertEqual(done.returncode, 0, done)
         first, text = done.stdout.split("\n", 1)
         self.assertEqual(first, f"store={os.path.realpath(STORE)} policy=1 min=65536 timeout=3000 seed=9")
         stats = json.loads(text)
-        self.assertEqual([stats[name] for name in ("dram_peak_bytes", "object_peak_bytes", "faults_demand", "stall_s", "bytes_in",
-                                                   "bytes_out", "blocks_stored", "policy", "fallbacks", "processes")],
-                         [1 << 40, 11, 12, 1.5, 13, 14, 15, "lru", {"buffered_store": 2}, 1])
-        self.assertRegex(done.stderr, r"^terrace: 0\.\d+ s, peak 1TiB of .* DRAM; 13B in, 14B out, 12 faults, 1\.50 s stalled, "
-                                      r"15 blocks stored\nterrace: buffered_store x2: .*; put the store on .*\n$")
+        self.assertEqual(
+            [
+                stats[name]
+                for name in (
+                    "dram_peak_bytes",
+                    "object_peak_bytes",
+                    "faults_demand",
+                    "stall_s",
+                    "bytes_in",
+                    "bytes_out",
+                    "blocks_stored",
+                    "policy",
+                    "fallbacks",
+                    "processes",
+                )
+            ],
+            [1 << 40, 11, 12, 1.5, 13, 14, 15, "lru", {"buffered_store": 2}, 1],
+        )
+        self.assertRegex(
+            done.stderr,
+            r"^terrace: 0\.\d+ s, peak 1TiB of .* DRAM; 13B in, 14B out, 12 faults, 1\.50 s stalled, "
+            r"15 blocks stored\nterrace: buffered_store x2: .*; put the store on .*\n$",
+        )
 
     def test_summary(self):
-        self.assertRegex(run("true", options=["--dram", "1GiB"]).stderr, r"^terrace: 0\.\d+ s, peak .* of 1GiB DRAM, nothing had to leave it\n$")
+        self.assertRegex(
+            run("true", options=["--dram", "1GiB"]).stderr,
+            r"^terrace: 0\.\d+ s, peak .* of 1GiB DRAM, nothing had to leave it\n$",
+        )
         self.assertEqual(run("true", options=["--quiet"]).stderr, "")
         self.assertEqual(run("true", env={"TERRACE_QUIET": "1"}).stderr, "")
+
+    def test_a_peak_beyond_the_budget_is_said(self):
+        done = run("/usr/bin/python3", "-c", "b'x' * (64 << 20)", options=["--dram", "16MiB"])
+        self.assertRegex(
+            done.stderr, r"of 16MiB DRAM, beyond it: no memory was managed; see terrace doctor\n$"
+        )
 
     def test_forced_eviction_without_a_block_is_a_failure(self):
         done = run("true", options=["--force-eviction", "--quiet"])
@@ -262,16 +378,27 @@ class Watchdog(unittest.TestCase):
         self.ended("pager-dies", r"terrace: the pager \(process \d+\) has died, .*", 5)
 
     def test_a_late_pager_ends_the_job(self):
-        self.ended("pager-late", r"terrace: the pager \(process \d+, state S\) gave no sign of life for 1\d\d\d ms .*", 6)
+        self.ended(
+            "pager-late",
+            r"terrace: the pager \(process \d+, state S\) gave no sign of life for 1\d\d\d ms .*",
+            6,
+        )
 
     def test_a_pager_that_starves_stops_sleeps_or_leaves_is_let_be(self):
-        for play, status in (("pager-starved", 7), ("pager-stopped", 8), ("pager-asleep", 9), ("pager-leaves", 6)):
+        for play, status in (
+            ("pager-starved", 7),
+            ("pager-stopped", 8),
+            ("pager-asleep", 9),
+            ("pager-leaves", 6),
+        ):
             done = run(OWNER, play, options=["--quiet"])
             self.assertEqual((done.returncode, done.stderr), (status, ""), play)
 
     def test_a_pager_that_could_not_start_is_told_once(self):
         done = run(OWNER, "failed", options=["--quiet"])
-        self.assertEqual((done.returncode, done.stderr), (5, "terrace: no tiering: no userfaultfd; see terrace doctor\n"))
+        self.assertEqual(
+            (done.returncode, done.stderr), (5, "terrace: no tiering: no userfaultfd; see terrace doctor\n")
+        )
 
     def test_an_owner_that_is_no_child_of_ours_is_ended_too(self):
         done = run("sh", "-c", f"'{OWNER}' fatal; echo survived")
@@ -290,7 +417,10 @@ class Doctor(unittest.TestCase):
         seen = json.loads(done.stdout)
         self.assertEqual(done.returncode, 0 if seen["can_tier"] else 1)
         names = {entry["name"] for entry in seen["capabilities"]}
-        self.assertLessEqual({"userfaultfd", "uffd_move", "io_uring", "direct_io", "huge_pages", "memlock", "memory_cgroup"}, names)
+        self.assertLessEqual(
+            {"userfaultfd", "uffd_move", "io_uring", "direct_io", "huge_pages", "memlock", "memory_cgroup"},
+            names,
+        )
         for entry in seen["capabilities"]:
             self.assertTrue(entry["found"] or entry["remedy"], entry)
         self.assertGreater(seen["default_dram_bytes"], 1 << 20)
