@@ -18,6 +18,10 @@ constexpr std::uint32_t kAll = kGranulesPerChunk;
 // take the kernel about 2 ms).
 constexpr std::uint32_t kPurgeCheckMs = 100;
 constexpr std::uint64_t kPurgeStepBytes = 128 * kMiB;
+// A program whose step is longer than the purge age would have its frames taken and zeroed anew in every step: when
+// memory is wanted back this soon after a purge, the age doubles, up to the longest.
+constexpr std::uint64_t kRegretAges = 8;
+constexpr std::uint64_t kLongestAgeMs = 10 * 60 * 1000;
 // Under pressure all idle frames go back before a pager is started; at most this often, since a program that hovers
 // at the threshold would have them zeroed again and again.
 constexpr std::uint32_t kPressurePurgeMs = 1000;
@@ -78,6 +82,7 @@ Status Heap::init(Arena* arena, PagerLink* link, const HeapOptions& options) {
   arena_ = arena;
   link_ = link;
   options_ = options;
+  purge_age_ms_ = options.purge_age_ms;
   limit_granules_ = Granule(limit_bytes / kGranuleBytes);
   records_ = reinterpret_cast<RunRecord*>(tables);
   chunks_ = reinterpret_cast<ChunkState*>(tables + long(records_bytes));
@@ -218,7 +223,13 @@ Heap::Leftovers Heap::take(const Place& place, std::uint32_t granules) {
     }
     at = run_end;
   }
-  statistics_.touched_bytes += place.fresh_chunks * kChunkBytes;
+  if (place.fresh_chunks != 0) {
+    if (purge_regret_armed_ && now_ms() - purged_ms_ < kRegretAges * purge_age_ms_) {
+      purge_age_ms_ = purge_age_ms_ * 2 < kLongestAgeMs ? purge_age_ms_ * 2 : kLongestAgeMs;
+      purge_regret_armed_ = false;
+    }
+    statistics_.touched_bytes += place.fresh_chunks * kChunkBytes;
+  }
   return rest;
 }
 
@@ -462,7 +473,10 @@ bool Heap::resize_in_place(void* p, std::size_t bytes) {
 void Heap::purge_sometimes(std::uint32_t now) {
   if (now - purge_checked_ms_ < kPurgeCheckMs) return;
   purge_checked_ms_ = now;
-  purge_locked(options_.purge_age_ms, kPurgeStepBytes);
+  if (purge_locked(purge_age_ms_, kPurgeStepBytes) != 0) {
+    purged_ms_ = now;
+    purge_regret_armed_ = true;
+  }
 }
 
 std::uint64_t Heap::purge(std::uint64_t age_ms) {

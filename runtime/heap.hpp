@@ -139,7 +139,9 @@ class Heap {
   Granule frontier_ = 0;
   FreeRuns warm_{}, cold_{};
   HeapStatistics statistics_{};
-  std::uint32_t purge_checked_ms_ = 0, pressure_purged_ms_ = 0;
+  std::uint64_t purge_age_ms_ = 0;  // begins as the option, grows when purging was a mistake
+  std::uint32_t purge_checked_ms_ = 0, pressure_purged_ms_ = 0, purged_ms_ = 0;
+  bool purge_regret_armed_ = false;
   mutable SpinLock lock_{};
 };
 

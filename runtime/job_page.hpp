@@ -51,6 +51,7 @@ struct JobCounters {
   std::atomic<std::uint64_t> bytes_in, bytes_in_prefetched, bytes_in_vain, bytes_out;
   std::atomic<std::uint64_t> blocks_dropped_clean, blocks_stored;
   std::atomic<std::uint64_t> moves, copies;
+  std::atomic<std::uint64_t> overshoots;  // chunks beyond the limit because nothing could leave
   std::atomic<std::uint64_t> checksum_failures, io_errors;
   std::atomic<std::uint64_t> bytes_contiguous;  // bytes of I/O whose buffer was one huge page or a whole piece of one
   std::atomic<std::uint64_t> frames_recycled;   // allocations served from mapped frames of freed blocks

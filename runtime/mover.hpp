@@ -1,0 +1,66 @@
+// The pager's hands: moving pages between the program's memory and the shadow by userfaultfd.
+//
+// One context watches the program's arena (missing pages) and the shadow (write-protect mode only, so that a hole in it
+// reads as zero instead of faulting on the pager itself): a MOVE looks at pending changes of its own context only, and
+// with two contexts a range unmapped and mapped anew while its event is unread would be moved away and read as zeros.
+// A second, event-free context owns the *trash*: pages moved there can be dropped by madvise without waiting for an
+// event that only the pager itself could read.
+//
+// Threads: the pager only. Raw system calls, no errno.
+#pragma once
+
+#include <linux/userfaultfd.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/status.hpp"
+
+namespace terrace::runtime {
+
+struct MoveOutcome {
+  std::uint64_t moved_bytes = 0;  // from the start of the range, holes counted
+  int errno_value = 0;            // why it stopped: EBUSY (pinned), EEXIST (destination present), EINVAL (not writable)
+};
+
+class Mover {
+ public:
+  // `descriptor`: an open userfaultfd (brokered), or -1 to make one. Errors: no_permission, not_supported (no MOVE).
+  Status open(int descriptor = -1);
+  void close();
+
+  Status watch_program(void* start, std::uint64_t bytes);
+  Status watch_shadow(void* start, std::uint64_t bytes);
+  Status init_trash();
+
+  // Moves pages; holes in the source are skipped and stay holes. Retries while the address space is changing (reading
+  // pending messages into the backlog meanwhile) and, for a short time, while pages are pinned by an I/O that has just
+  // ended.
+  MoveOutcome move(void* destination, const void* source, std::uint64_t bytes);
+  // Copies into absent pages (which the kernel allocates): where MOVE cannot serve. 0 or errno; present pages are skipped.
+  int copy_in(void* destination, const void* source, std::uint64_t bytes);
+  // Makes one page read as zero unless it is present; wakes whoever waits on it.
+  void fill_zero_page(void* page);
+  void wake(void* start, std::uint64_t bytes);
+  // Drops pages of the shadow (at most one chunk) and gives their memory back to the system.
+  void discard(void* start, std::uint64_t bytes);
+
+  // Next message, backlog first. False when there is none.
+  bool next_message(uffd_msg& message);
+
+  int descriptor() const { return descriptor_; }
+
+ private:
+  MoveOutcome move_through(int descriptor, void* destination, const void* source, std::uint64_t bytes);
+  void read_into_backlog();
+
+  int descriptor_ = -1;
+  int trash_descriptor_ = -1;
+  void* mapping_ = nullptr;      // of the trash, unaligned
+  std::byte* trash_ = nullptr;   // a chunk for whole huge pages, then one for pieces
+  static constexpr std::uint32_t kBacklog = 256;
+  uffd_msg backlog_[kBacklog];
+  std::uint32_t backlog_head_ = 0, backlog_size_ = 0;
+};
+
+}  // namespace terrace::runtime
