@@ -21,6 +21,9 @@ class GranuleMask {
     const Word ones = ~Word{0} >> (kGranulesPerChunk - count);
     return GranuleMask(ones << first);
   }
+  static constexpr GranuleMask from_words(std::uint64_t low, std::uint64_t high) {
+    return GranuleMask(Word{high} << 64 | low);
+  }
   static constexpr GranuleMask all() { return range(0, kGranulesPerChunk); }
 
   constexpr bool none() const { return bits_ == 0; }
