@@ -8,11 +8,15 @@ namespace terrace::tiering {
 namespace {
 
 constexpr double kTypicalShare = 1.0 / 16;    // of a new interval in the moving average of all
+constexpr double kGrowthMax = 1.5;             // of an interval, by one measurement
 constexpr float kIrregularShare = 1.0F / 4;   // of a new deviation in a block's own
 constexpr double kDoubtAfter = 1.25;          // intervals without a sign of life
 constexpr double kVerdictAfter = 0.75;        // intervals that a doubtful block has to come back
 constexpr double kDeadShare = 1.0 / 8;        // of a new verdict
-constexpr double kDeadFew = 1.0 / 8;          // dead trials: then half as many are made
+// Share of the victims that are doubtful blocks on trial: a tenth of their share of the mapped ones. Where the order
+// shows nearly all touches that is next to nothing; when a phase ends it grows to what gives a verdict soon.
+constexpr double kTrialShare = 0.1;
+constexpr double kTrialShareMin = 1.0 / 128;
 
 constexpr std::size_t align8(std::size_t bytes) { return (bytes + 7) & ~std::size_t{7}; }
 
@@ -38,13 +42,13 @@ void StreamPolicy::init(void* memory, std::size_t bytes, std::uint32_t capacity)
   last_seen_ = kNoBlock;
   typical_ns_ = 0;
   typical_irregular_ = 0;
-  dead_ = doubt_credit_ = 0;
+  doubt_ = dead_ = doubt_credit_ = 0;
 }
 
 void StreamPolicy::inserted(BlockId block, BlockId after, std::uint64_t now_ns) {
   order_.inserted(block, after);
   now_ns_ = std::max(now_ns_, now_ns);
-  heats_[block] = {now_ns_, 0, 0, 0, touches_ - kSpareAhead, kNoBlock, 0, 0, false};
+  heats_[block] = {now_ns_, 0, 0, 0, 0, touches_ - kSpareAhead, kNoBlock, 0, 0, false};
 }
 
 void StreamPolicy::removed(BlockId block) {
@@ -96,8 +100,11 @@ void StreamPolicy::learn_interval(Heat& heat, std::uint64_t now_ns, bool seen) {
       heat.irregular += (off - heat.irregular) * kIrregularShare;
       typical_irregular_ += (off - typical_irregular_) * float(kTypicalShare);
     }
-    // One interval out of all proportion (a pause, a phase) must not spoil what was known before.
-    interval = std::clamp((interval + measured) / 2, std::min(interval, 2 * measured), 2 * interval);
+    // Two alike in a row are believed; one out of all proportion (a pause, a phase) must not spoil what was known.
+    const double before = heat.measured_ns;
+    const bool alike = exact && before > 0.8 * measured && before < 1.25 * measured;
+    heat.measured_ns = exact ? float(measured) : 0;
+    interval = alike ? measured : std::min((interval + measured) / 2, kGrowthMax * interval);
   }
   if (seen) typical_ns_ += (interval - typical_ns_) * (typical_ns_ == 0 ? 1.0 : kTypicalShare);
 }
@@ -160,7 +167,7 @@ bool StreamPolicy::doubtful(const Heat& heat, std::uint64_t now_ns) const {
 void StreamPolicy::scan(std::uint64_t now_ns, std::uint32_t wanted) {
   Candidate best[kShortlist];
   Candidate old[kDoubtful];
-  std::uint32_t bests = 0, olds = 0;
+  std::uint32_t bests = 0, olds = 0, doubts = 0;
   const auto keep = [](Candidate* heap, std::uint32_t& n, std::uint32_t limit, Candidate c) {
     const auto larger = [](const Candidate& a, const Candidate& b) {
       return a.score != b.score ? a.score > b.score : a.block < b.block;
@@ -188,6 +195,7 @@ void StreamPolicy::scan(std::uint64_t now_ns, std::uint32_t wanted) {
     if (spared(b)) continue;
     if (heats_[b].scan != scan_) keep(best, bests, kShortlist, {score_ns(b, now_ns), b});
     if (doubtful(heats_[b], now_ns)) {
+      ++doubts;
       keep(old, olds, kDoubtful, {double(now_ns - heats_[b].last_ns), b});
     }
   }
@@ -198,6 +206,7 @@ void StreamPolicy::scan(std::uint64_t now_ns, std::uint32_t wanted) {
   });
   for (std::uint32_t i = 0; i < olds; ++i) doubtful_[i] = old[i].block;
   doubtful_count_ = olds;
+  doubt_ = double(doubts) / std::max(count, 1u);
   until_scan_ = std::max(wanted, std::clamp(mapped_count_ / 16, 8u, kShortlist));
 }
 
@@ -211,10 +220,10 @@ void StreamPolicy::judge_trials(std::uint64_t now_ns) {
   }
 }
 
-// Doubtful blocks that are due: one in kDoubtEvery victims, and up to all when they turn out to be dead.
+// Doubtful blocks that are due: a few on trial, and up to all when those turn out to be dead.
 std::size_t StreamPolicy::take_doubtful(std::uint64_t now_ns, std::span<BlockId> out) {
   judge_trials(now_ns);
-  const double share = std::max((dead_ < kDeadFew ? 0.5 : 1.0) / kDoubtEvery, 2 * (dead_ - 0.5));
+  const double share = std::max({kTrialShare * doubt_, kTrialShareMin, 2 * (dead_ - 0.5)});
   doubt_credit_ = std::min(doubt_credit_ + share * double(out.size()), double(out.size()));
   std::size_t n = 0;
   while (doubt_credit_ >= 1 && n < out.size() && doubtful_count_ > 0) {

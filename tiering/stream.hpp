@@ -5,8 +5,8 @@
 // Nouns: a block's *interval* is the time between two of its touches as far as they could be seen; its *score* is
 // the expected time until its next touch, and the largest score leaves first. On a cyclic scan of N blocks with room
 // for B that is the block just used, so each pass loads about N - B blocks, as Belady's optimum does. A *doubtful*
-// block has been mapped for more than an interval without a sign of life; one victim in kDoubtEvery is such a block,
-// and if those do not come back (a phase has ended) the doubtful ones go first.
+// block has been mapped for more than an interval without a sign of life; a few victims are such blocks, the more
+// there are of them, and if those do not come back (a phase has ended) the doubtful ones go first.
 // Invariant: `mapped_` holds exactly the blocks that are placed `mapped`; victims come from it alone, and never from
 // the last few touched or those mapped ahead and not yet reached, unless there are no others.
 // Threads: one user at a time. No heap. O(1) per event; victims() scans up to kScanMax blocks once in at least 8 to
@@ -51,7 +51,6 @@ class StreamPolicy final : public OnlinePolicy {
   static constexpr std::uint32_t kRecent = 128;      // seen touches that are always candidates
   static constexpr std::uint32_t kDoubtful = 16;     // of the last scan, the longest unseen
   static constexpr std::uint32_t kTrials = 32;       // doubtful blocks whose return is awaited
-  static constexpr std::uint32_t kDoubtEvery = 32;   // victims
   static constexpr std::uint32_t kSpareTouched = 8;  // touches
   static constexpr std::uint32_t kSpareAhead = 64;   // touches
 
@@ -59,6 +58,7 @@ class StreamPolicy final : public OnlinePolicy {
     std::uint64_t last_ns;      // last touch, seen or implied
     std::uint64_t left_ns;      // when it was last taken from `mapped`; 0: never
     double interval_ns;         // 0: not known
+    float measured_ns;          // the last interval that was seen exactly; 0: the last was not
     float irregular;            // 0: the interval is exact, 1: it says nothing
     std::uint32_t touch;        // touches_ at its last one, or when it was mapped ahead
     std::uint32_t index;        // in mapped_, kNoBlock: not there
@@ -108,6 +108,7 @@ class StreamPolicy final : public OnlinePolicy {
   std::uint32_t doubtful_count_ = 0;
   Trial trials_[kTrials];
   std::uint32_t trial_count_ = 0;
+  double doubt_ = 0;              // share of doubtful blocks at the last scan
   double dead_ = 0;               // moving share of the trials that did not come back
   double doubt_credit_ = 0;       // doubtful victims that are due
 };

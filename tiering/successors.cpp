@@ -94,6 +94,24 @@ std::uint8_t Successors::class_of(BlockId from, Way way, bool foretold) const {
 
 void Successors::drop_pending(std::uint32_t index) { pending_[index] = pending_[--pending_count_]; }
 
+// Whether `block` is what comes behind the end of a prediction that was mapped ahead, so that its touch was not seen;
+// prolongs it to there.
+bool Successors::extends(Pending& p, BlockId block) const {
+  if (place(p.to) != Place::mapped) return false;
+  const std::uint32_t limit = classes_[p.cls].error < kTrust ? kWalkFar : kWalkMax;
+  BlockId at = p.to;
+  for (std::uint32_t i = 1; i <= limit; ++i) {
+    at = link(at, p.way);
+    if (at == block) {
+      p.to = block;
+      p.steps += i;
+      return true;
+    }
+    if (at == kNoBlock || at == p.to || place(at) != Place::mapped) return false;
+  }
+  return false;
+}
+
 // Blames the link that a prediction began with. Where its whole class fails, the order has changed: relearn at once.
 void Successors::missed(const Pending& p) {
   Accuracy& accuracy = classes_[p.cls];
@@ -172,14 +190,23 @@ void Successors::touched(BlockId block, Touch how, void (*passed)(void*, BlockId
   before_ = nodes_[block].previous;
   nodes_[block].ahead_class = 0;
 
-  // The newest prediction that came true names the block that this one follows.
+  // The newest prediction that came true names the block that this one follows; the longest spans all that was
+  // touched unseen since (what was mapped ahead lies on it too).
   Pending hit{kNoBlock, kNoBlock, 0, 0, 0, Way::none, false};
+  Pending longest = hit;
   for (std::uint32_t i = pending_count_; i-- > 0;) {
     const Pending p = pending_[i];
     if (p.to != block) continue;
     drop_pending(i);
     if (seen) classes_[p.cls].count(true);
+    if (p.by_link && p.steps > longest.steps) longest = p;
     if (hit.way == Way::none || (p.born != hit.born && p.born - hit.born < kHorizon)) hit = p;
+  }
+  for (std::uint32_t i = pending_count_; i-- > 0 && seen && hit.way == Way::none;) {
+    if (!extends(pending_[i], block)) continue;
+    hit = longest = pending_[i];
+    drop_pending(i);
+    classes_[hit.cls].count(true);
   }
   for (std::uint32_t i = pending_count_; i-- > 0;) {
     const Pending p = pending_[i];
@@ -203,18 +230,18 @@ void Successors::touched(BlockId block, Touch how, void (*passed)(void*, BlockId
   } else if (hit.way == Way::none && seen) {
     learn_unforetold(block);
   }
-  if (seen && hit.by_link) {
-    BlockId at = hit.from;
-    for (std::uint32_t i = 1; i < hit.steps && (at = link(at, hit.way)) != kNoBlock; ++i) {
+  if (longest.by_link) {
+    BlockId at = longest.from;
+    for (std::uint32_t i = 1; i < longest.steps && (at = link(at, longest.way)) != kNoBlock; ++i) {
       if (place(at) == Place::mapped && at != block) passed(context, at);
     }
   }
   if (seen) streak_ = hit.way == Way::none ? 0 : streak_ + 1;
 
   last_ = block;
-  last_way_ = hit.way;
-  foretell(block, Way::forward, hit.way == Way::forward);
-  foretell(block, Way::backward, hit.way == Way::backward);
+  if (seen || hit.way != Way::none) last_way_ = hit.way;  // an inferred one lies on the way that led to it
+  foretell(block, Way::forward, last_way_ == Way::forward);
+  foretell(block, Way::backward, last_way_ == Way::backward);
 }
 
 std::size_t Successors::read_ahead(BlockId from, std::span<BlockId> out) {

@@ -89,6 +89,7 @@ class Successors {
   Ahead first_unmapped(BlockId from, Way way, std::uint32_t limit) const;
   std::uint8_t class_of(BlockId from, Way way, bool foretold) const;
   void foretell(BlockId from, Way way, bool foretold);
+  bool extends(Pending& p, BlockId block) const;
   void drop_pending(std::uint32_t index);
   void missed(const Pending& p);
   void learn_unforetold(BlockId block);
