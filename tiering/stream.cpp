@@ -12,10 +12,12 @@ constexpr double kGrowthMax = 1.5;             // of an interval, by one measure
 constexpr float kIrregularShare = 1.0F / 4;   // of a new deviation in a block's own
 constexpr double kDoubtAfter = 1.25;          // intervals without a sign of life
 constexpr double kVerdictAfter = 0.75;        // intervals that a doubtful block has to come back
-constexpr double kDeadShare = 1.0 / 8;        // of a new verdict
+constexpr double kDeadShare = 1.0 / 8;        // of a new verdict in the moving share of the dead,
+constexpr double kBackShare = 1.0 / 4;        // heavier for one that came back: it has cost a load
 // Share of the victims that are doubtful blocks on trial: a tenth of their share of the mapped ones. Where the order
 // shows nearly all touches that is next to nothing; when a phase ends it grows to what gives a verdict soon.
 constexpr double kTrialShare = 0.1;
+constexpr double kDrained = 0.05;             // share of doubtful blocks below which an ended phase is over
 constexpr double kTrialShareMin = 1.0 / 128;
 
 constexpr std::size_t align8(std::size_t bytes) { return (bytes + 7) & ~std::size_t{7}; }
@@ -207,6 +209,7 @@ void StreamPolicy::scan(std::uint64_t now_ns, std::uint32_t wanted) {
   for (std::uint32_t i = 0; i < olds; ++i) doubtful_[i] = old[i].block;
   doubtful_count_ = olds;
   doubt_ = double(doubts) / std::max(count, 1u);
+  if (doubt_ < kDrained) dead_ = std::min(dead_, 0.5);  // those left over are on trial again
   until_scan_ = std::max(wanted, std::clamp(mapped_count_ / 16, 8u, kShortlist));
 }
 
@@ -215,7 +218,7 @@ void StreamPolicy::judge_trials(std::uint64_t now_ns) {
     const Trial& t = trials_[i];
     const bool back = order_.alive(t.block) && heats_[t.block].last_ns > t.taken_ns;
     if (!back && now_ns < t.verdict_ns) continue;
-    dead_ += ((back ? 0.0 : 1.0) - dead_) * kDeadShare;
+    dead_ += back ? -dead_ * kBackShare : (1 - dead_) * kDeadShare;
     trials_[i] = trials_[--trial_count_];
   }
 }
