@@ -55,9 +55,10 @@ void Successors::removed(BlockId block) {
   n.ahead_class = 0;
   if (last_ == block) last_ = kNoBlock;
   if (lost_after_ == block || lost_first_ == block || lost_last_ == block) lost_last_ = kNoBlock;
-  // Nobody's fault: a death says nothing about the order.
+  // Nobody's fault: the death of what was foretold says nothing about the order. What a dead block foretold may still
+  // come true (the backward pass frees each block once it is read), so that is kept.
   for (std::uint32_t i = pending_count_; i-- > 0;) {
-    if (pending_[i].from == block || pending_[i].to == block) drop_pending(i);
+    if (pending_[i].to == block) drop_pending(i);
   }
 }
 
@@ -116,7 +117,7 @@ bool Successors::extends(Pending& p, BlockId block) const {
 void Successors::missed(const Pending& p) {
   Accuracy& accuracy = classes_[p.cls];
   accuracy.count(false);
-  if (p.way != Way::forward || !p.by_link) return;
+  if (p.way != Way::forward || !p.by_link || !alive(p.from)) return;
   Node& n = nodes_[p.from];
   if (n.confidence > 0) n.confidence = accuracy.error > 0.5 ? 0 : std::uint8_t(n.confidence - 1);
   if (n.confidence == 0 && n.other != kNoBlock) {
@@ -219,7 +220,7 @@ void Successors::touched(BlockId block, Touch how, void (*passed)(void*, BlockId
     }
   }
 
-  if (hit.way == Way::forward) {
+  if (hit.way == Way::forward && alive(hit.from)) {
     Node& from = nodes_[hit.from];
     if (seen && hit.by_link) {
       if (from.next == kNoBlock) from.next = link(hit.from, Way::forward);
