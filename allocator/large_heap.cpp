@@ -1,18 +1,13 @@
 #include "allocator/large_heap.hpp"
 
-#include <fcntl.h>
 #include <malloc.h>
 #include <pthread.h>
-#include <sys/mman.h>
 #include <sys/sysinfo.h>
 
 #include <atomic>
-#include <cstdlib>
-#include <new>
 
-#include "base/size_text.hpp"
 #include "base/syscall.hpp"
-#include "runtime/job_page.hpp"
+#include "runtime/runtime.hpp"
 
 namespace terrace::allocator {
 
@@ -25,41 +20,11 @@ enum class State : std::uint32_t { none, starting, ready, passing };
 
 constinit std::atomic<State> state{State::none};
 bool held_over_fork = false;
-std::uint64_t machine_bytes = runtime::Arena::kSpanBytes;  // memory and swap
-
-struct World {
-  runtime::Arena arena;
-  runtime::PagerLink link;
-  runtime::Heap heap;
-};
-alignas(World) unsigned char storage[sizeof(World)];
-World& world() { return *std::launder(reinterpret_cast<World*>(storage)); }
+std::uint64_t most_object_bytes = runtime::Arena::kSpanBytes;
 
 void pass_through() {
   threshold_bytes = ~std::size_t{0};
   state.store(State::passing, std::memory_order_release);
-}
-
-// The smallest object: of the job's page, else of the environment, else the default.
-std::size_t min_object_bytes() {
-  if (const char* path = getenv(runtime::kJobPageVariable); path != nullptr) {
-    const long fd = sys(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0);
-    if (fd >= 0) {
-      const long at = sys(SYS_mmap, 0, runtime::kJobPageBytes, PROT_READ, MAP_SHARED, fd, 0);
-      sys(SYS_close, fd);
-      if (at > 0 || at < -4095) {
-        const auto& page = *reinterpret_cast<const runtime::JobPage*>(at);
-        const bool known = page.magic == runtime::kJobPageMagic && page.version == runtime::kJobPageVersion;
-        const std::uint64_t bytes = known ? page.settings.min_object_bytes : 0;
-        sys(SYS_munmap, at, runtime::kJobPageBytes);
-        if (bytes != 0) return bytes;
-      }
-    }
-  }
-  if (const char* text = getenv("TERRACE_MIN_OBJECT"); text != nullptr) {
-    if (const auto bytes = parse_size(text); bytes.ok() && bytes.value() != 0) return bytes.value();
-  }
-  return kDefaultThresholdBytes;
 }
 
 // libc learns from freed mmaps how much of its own heap to keep (up to 64 MiB). It sees none any more, so it would give
@@ -73,12 +38,13 @@ void teach_libc() {
 }
 
 bool start() {
-  World& w = *new (storage) World;
-  if (!w.arena.reserve().ok()) return false;
-  if (!w.heap.init(&w.arena, &w.link, {}).ok()) return false;
+  const runtime::Attachment attachment = runtime::runtime().attach();
+  if (attachment == runtime::Attachment::pass_through) return false;
   struct sysinfo info;
-  if (sys(SYS_sysinfo, &info) == 0) machine_bytes = (info.totalram + info.totalswap) * info.mem_unit;
-  arena_tag = w.arena.base() >> kTagShift;
+  // Alone, the heap takes what the machine has, memory and swap; with a pager the store decides.
+  if (attachment == runtime::Attachment::alone && sys(SYS_sysinfo, &info) == 0)
+    most_object_bytes = (info.totalram + info.totalswap) * info.mem_unit;
+  arena_tag = runtime::runtime().arena().base() >> kTagShift;
   return true;
 }
 
@@ -100,45 +66,46 @@ void before_fork() {
   while (state.load(std::memory_order_acquire) == State::starting) sys(SYS_sched_yield);
   held_over_fork = false;
   if (state.load(std::memory_order_acquire) == State::ready) {
-    world().heap.lock_for_fork();
+    runtime::runtime().heap().lock_for_fork();
     held_over_fork = true;
   }
 }
 
 void after_fork_in_parent() {
-  if (held_over_fork) world().heap.unlock_after_fork();
+  if (held_over_fork) runtime::runtime().heap().unlock_after_fork();
 }
 
 void after_fork_in_child() {
   if (!held_over_fork) return;
-  world().heap.unlock_after_fork();
-  if (world().link.active.load(std::memory_order_acquire) != 0) pass_through();  // the pager is the parent's
+  runtime::runtime().heap().unlock_after_fork();
+  if (!runtime::runtime().child_after_fork()) pass_through();
 }
 
 [[gnu::constructor]] void on_load() {
   pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
-  if (state.load(std::memory_order_acquire) == State::none) threshold_bytes = min_object_bytes();
+  runtime::runtime().load();
+  if (state.load(std::memory_order_acquire) == State::none) threshold_bytes = runtime::runtime().min_object_bytes();
 }
 
 }  // namespace
 
 runtime::Heap* large_heap() {
   const State now = state.load(std::memory_order_acquire);
-  if (now == State::ready) return &world().heap;
+  if (now == State::ready) return &runtime::runtime().heap();
   if (now == State::passing) return nullptr;
   return start_or_wait();
 }
 
 bool in_arena(const void* p) {
-  return std::uintptr_t(p) >> kTagShift == arena_tag && world().arena.contains(p);
+  return std::uintptr_t(p) >> kTagShift == arena_tag && runtime::runtime().arena().contains(p);
 }
 
-runtime::Heap& heap_of_arena() { return world().heap; }
+runtime::Heap& heap_of_arena() { return runtime::runtime().heap(); }
 
 bool may_free() { return state.load(std::memory_order_acquire) != State::passing; }
 
-std::uint64_t most_bytes() { return machine_bytes; }
+std::uint64_t most_bytes() { return most_object_bytes; }
 
-bool null_is_final() { return world().link.active.load(std::memory_order_acquire) != 0; }
+bool null_is_final() { return runtime::runtime().pager_active(); }
 
 }  // namespace terrace::allocator

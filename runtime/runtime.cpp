@@ -47,16 +47,18 @@ struct State {
   Arena arena;
   PagerLink link;
   Heap heap;
-  JobPage* job;
-  int pid;
-  bool attached;
-  Attachment attachment;
-  std::uint32_t start_tried;
-  std::atomic<Outcome> outcome;
+  JobPage* job = nullptr;
+  int pid = 0;
+  bool attached = false;
+  Attachment attachment = Attachment::pass_through;
+  bool start_tried = false;
+  std::atomic<Outcome> outcome{Outcome::pending};
   alignas(64) unsigned char pager_side[sizeof(PagerSide)];
 };
 
+// Zeroed until load() makes a State of it: what is asked before that is answered with "none".
 alignas(64) unsigned char state_storage[sizeof(State)];
+bool loaded = false;
 State& state() { return *reinterpret_cast<State*>(state_storage); }
 
 JobPage* map_job_page() {
@@ -204,6 +206,13 @@ Status start_pager(State& s, PagerSide& side, int owner_pidfd) {
   return ready;
 }
 
+// Leaves on purpose: the supervisor takes a pager that is gone with its pid still set for a dead one. After an exec the
+// pid may already be that of the next pager.
+void resign(JobPage* job) {
+  std::uint32_t own = std::uint32_t(sys(SYS_getpid));
+  job->pager_pid.compare_exchange_strong(own, 0, std::memory_order_acq_rel);
+}
+
 int pager_main(void*) {
   State& s = state();
   PagerSide& side = *new (s.pager_side) PagerSide;
@@ -211,7 +220,7 @@ int pager_main(void*) {
   s.job->pager_pid.store(std::uint32_t(sys(SYS_getpid)), std::memory_order_release);
   if (!start_pager(s, side, int(owner_pidfd)).ok()) {
     s.job->phase.store(PagerPhase::failed, std::memory_order_release);
-    s.job->pager_pid.store(0, std::memory_order_release);
+    resign(s.job);
     s.outcome.store(Outcome::failed, std::memory_order_release);
     return 1;
   }
@@ -221,7 +230,7 @@ int pager_main(void*) {
   while (side.pager.run_once(kPagerTimeoutMs)) {
     const std::uint64_t now = monotonic_ns();
     if (now < next_look) continue;
-    next_look = now + kNsPerS;
+    next_look = now + 100 * kNsPerMs;
     if (!shares_memory_with(s.pid)) break;  // exec: the program has other memory now
   }
   // After fatal() the supervisor ends the job; nothing may be served, or closed, until then.
@@ -233,14 +242,14 @@ int pager_main(void*) {
       if (sys(SYS_kill, s.pid, 0) == -ESRCH || !shares_memory_with(s.pid)) break;
     }
   }
-  s.job->pager_pid.store(0, std::memory_order_release);
+  resign(s.job);
   return 0;
 }
 
 // With the heap's lock held: starts the pager when the budget is nearly used up, else says when to ask again.
 void on_pressure(void*, std::uint64_t touched_bytes) {
   State& s = state();
-  if (s.job == nullptr || s.start_tried != 0) return s.heap.set_pressure_bytes(~std::uint64_t{0});
+  if (s.job == nullptr || s.start_tried) return s.heap.set_pressure_bytes(~std::uint64_t{0});
   const std::uint64_t resident = resident_now();
   const std::uint64_t rest = resident > touched_bytes ? resident - touched_bytes : 0;
   const JobSettings& settings = s.job->settings;
@@ -248,7 +257,7 @@ void on_pressure(void*, std::uint64_t touched_bytes) {
   if (settings.force_eviction == 0 && touched_bytes + kPressureStepBytes + rest < trigger)
     return s.heap.set_pressure_bytes(touched_bytes + kPressureStepBytes);
 
-  s.start_tried = 1;
+  s.start_tried = true;
   s.heap.set_pressure_bytes(~std::uint64_t{0});
   s.job->phase.store(PagerPhase::starting, std::memory_order_release);
   const Result<int> pager = start_on_this_memory(&pager_main, nullptr);
@@ -280,19 +289,25 @@ std::uint64_t Runtime::min_object_bytes() {
   return settings.min_object_bytes;
 }
 
+void Runtime::load() {
+  if (loaded) return;
+  loaded = true;
+  State& s = *new (state_storage) State;
+  s.job = map_job_page();
+  if (s.job != nullptr) s.job->processes.fetch_add(1, std::memory_order_relaxed);
+}
+
 Attachment Runtime::attach() {
+  load();
   State& s = state();
   if (s.attached) return s.attachment;
   s.attached = true;
   s.pid = int(sys(SYS_getpid));
-  s.job = map_job_page();
-  s.attachment = Attachment::pass_through;
   if (s.job == nullptr && getenv(kJobPageVariable) != nullptr) return s.attachment;
   if (s.job != nullptr && !claim(s.job, s.pid)) {
     s.job->fallbacks[std::size_t(Fallback::passed_through)].fetch_add(1, std::memory_order_relaxed);
     return s.attachment;
   }
-  new (&s.link) PagerLink;
   HeapOptions options;
   options.on_pressure = &on_pressure;
   if (!s.arena.reserve().ok() || !s.heap.init(&s.arena, &s.link, options).ok()) return s.attachment;

@@ -24,6 +24,8 @@ enum class Attachment : std::uint8_t {
 
 class Runtime {
  public:
+  // When the allocator is loaded: finds the job page and counts this process.
+  void load();
   // Reserves the arena and makes the heap; claims the job of TERRACE_JOB if there is one. On failure (no address space,
   // a foreign job page) the process passes through.
   Attachment attach();

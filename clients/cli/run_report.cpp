@@ -94,6 +94,7 @@ std::string stats_text(const JobOutcome& outcome) {
   json.field("frames_recycled", read(c.frames_recycled));
   json.field("moves", read(c.moves));
   json.field("copies", read(c.copies));
+  json.field("overshoots", read(c.overshoots));
   json.field("checksum_failures", read(c.checksum_failures));
   json.field("io_errors", read(c.io_errors));
   json.key("fallbacks").begin_object();
