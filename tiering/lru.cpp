@@ -37,7 +37,8 @@ void LruPolicy::unlink(BlockId block) {
 }
 
 void LruPolicy::inserted(BlockId block, BlockId after, std::uint64_t) {
-  TERRACE_CHECK(block < capacity_ && (after == kNoBlock || after < capacity_), "lru: block id beyond its capacity");
+  TERRACE_CHECK(block < capacity_ && (after == kNoBlock || after < capacity_),
+                "lru: block id beyond its capacity");
   BlockId above = kNoBlock;
   if (after != kNoBlock) {
     above = entries_[after].above;
@@ -64,8 +65,8 @@ void LruPolicy::touched(BlockId block, Touch how, std::uint64_t) {
     push_newest(block);
   }
   if (how == Touch::inferred) return;
-  // A run is sequential when the next touch that is seen is the next block that was not already mapped; a few steps
-  // suffice, for a longer mapped stretch ends the run anyway.
+  // A run is sequential when the next touch that is seen is the next block that was not already mapped; a few
+  // steps suffice, for a longer mapped stretch ends the run anyway.
   bool sequential = false;
   BlockId at = last_seen_;
   for (std::uint32_t i = 0; i < 8 && at != kNoBlock && !sequential; ++i) {

@@ -1,9 +1,9 @@
 // Least recently used: the yardstick, and the policy that is never badly wrong on random touches.
 //
-// Nouns: the *list* holds the mapped blocks, newest seen touch first; the *window* is how many stored blocks a
-// sequential run reads ahead, doubled and halved as Linux does for files (mm/readahead.c).
-// Invariant: a block is in the list exactly while it is placed `mapped`.
-// Threads: one user at a time. No heap: everything lives in the memory that init() is given.
+// Nouns: the *list* holds the mapped blocks, newest seen touch first; the *window* is how many stored blocks
+// a sequential run reads ahead, doubled and halved as Linux does for files (mm/readahead.c). Invariant: a
+// block is in the list exactly while it is placed `mapped`. Threads: one user at a time. No heap: everything
+// lives in the memory that init() is given.
 #pragma once
 
 #include "tiering/policy.hpp"
@@ -14,8 +14,8 @@ class LruPolicy final : public OnlinePolicy {
  public:
   LruPolicy() = default;
 
-  // Bytes that init() needs for block ids below `capacity`. They may be lazily populated memory: a page is first
-  // written when a block that lies on it is inserted.
+  // Bytes that init() needs for block ids below `capacity`. They may be lazily populated memory: a page is
+  // first written when a block that lies on it is inserted.
   static std::size_t memory_bytes(std::uint32_t capacity);
   // Takes `memory` (aligned to 8 bytes, memory_bytes(capacity) long, any content) for the life of the policy.
   void init(void* memory, std::size_t bytes, std::uint32_t capacity);
@@ -32,10 +32,10 @@ class LruPolicy final : public OnlinePolicy {
 
  private:
   struct Entry {
-    BlockId newer, older;       // neighbours in the list; kNoBlock at its ends
-    BlockId above, below;       // neighbours in address order
+    BlockId newer, older;  // neighbours in the list; kNoBlock at its ends
+    BlockId above, below;  // neighbours in address order
     Place place;
-    bool ahead;                 // handed out by read_ahead() and not touched since
+    bool ahead;  // handed out by read_ahead() and not touched since
   };
 
   void push_newest(BlockId block);

@@ -15,9 +15,9 @@ enum class State : std::uint8_t { unborn, empty, mapped, leaving, ahead, stored 
 struct Block {
   State state = State::unborn;
   bool dirty = false;
-  bool unreached = false;      // mapped ahead, and not touched since
-  std::uint64_t order = 0;     // number of its read ahead
-  std::uint64_t read_at = 0;   // seen touches when it was read ahead
+  bool unreached = false;     // mapped ahead, and not touched since
+  std::uint64_t order = 0;    // number of its read ahead
+  std::uint64_t read_at = 0;  // seen touches when it was read ahead
 };
 
 // xorshift64*: the same sequence everywhere.
@@ -45,7 +45,8 @@ class Pager {
   void access(const Access& a) {
     ++counts_.accesses;
     if (counts_.accesses % 64 == 1) stretch_ = 1 + machine_.jitter * (2 * random_.unit() - 1);
-    now_ += std::uint64_t(double(machine_.access_ns) * stretch_ * (1 + machine_.jitter * (2 * random_.unit() - 1)));
+    now_ += std::uint64_t(double(machine_.access_ns) * stretch_ *
+                          (1 + machine_.jitter * (2 * random_.unit() - 1)));
     Block& block = blocks_[a.block];
     if (block.state == State::mapped) {
       block.unreached = false;
@@ -255,7 +256,7 @@ std::vector<std::uint64_t> belady_loads(std::span<const Access> accesses, std::u
     next[i] = upcoming[a.block];
     upcoming[a.block] = a.kind == Access::Kind::free ? kNever : i;
   }
-  std::vector<std::size_t> due(blocks, 0);     // next touch of a block in the cache
+  std::vector<std::size_t> due(blocks, 0);  // next touch of a block in the cache
   std::vector<char> cached(blocks, 0), born(blocks, 0);
   std::priority_queue<std::pair<std::size_t, BlockId>> farthest;
   std::uint32_t count = 0;

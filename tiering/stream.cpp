@@ -7,17 +7,18 @@
 namespace terrace::tiering {
 namespace {
 
-constexpr double kTypicalShare = 1.0 / 16;    // of a new interval in the moving average of all
-constexpr double kGrowthMax = 1.5;             // of an interval, by one measurement
-constexpr float kIrregularShare = 1.0F / 4;   // of a new deviation in a block's own
-constexpr double kDoubtAfter = 1.25;          // intervals without a sign of life
-constexpr double kVerdictAfter = 0.75;        // intervals that a doubtful block has to come back
-constexpr double kDeadShare = 1.0 / 8;        // of a new verdict in the moving share of the dead,
-constexpr double kBackShare = 1.0 / 4;        // heavier for one that came back: it has cost a load
-// Share of the victims that are doubtful blocks on trial: a tenth of their share of the mapped ones. Where the order
-// shows nearly all touches that is next to nothing; when a phase ends it grows to what gives a verdict soon.
+constexpr double kTypicalShare = 1.0 / 16;   // of a new interval in the moving average of all
+constexpr double kGrowthMax = 1.5;           // of an interval, by one measurement
+constexpr float kIrregularShare = 1.0F / 4;  // of a new deviation in a block's own
+constexpr double kDoubtAfter = 1.25;         // intervals without a sign of life
+constexpr double kVerdictAfter = 0.75;       // intervals that a doubtful block has to come back
+constexpr double kDeadShare = 1.0 / 8;       // of a new verdict in the moving share of the dead,
+constexpr double kBackShare = 1.0 / 4;       // heavier for one that came back: it has cost a load
+// Share of the victims that are doubtful blocks on trial: a tenth of their share of the mapped ones. Where
+// the order shows nearly all touches that is next to nothing; when a phase ends it grows to what gives a
+// verdict soon.
 constexpr double kTrialShare = 0.1;
-constexpr double kDrained = 0.05;             // share of doubtful blocks below which an ended phase is over
+constexpr double kDrained = 0.05;  // share of doubtful blocks below which an ended phase is over
 constexpr double kTrialShareMin = 1.0 / 128;
 
 constexpr std::size_t align8(std::size_t bytes) { return (bytes + 7) & ~std::size_t{7}; }
@@ -25,7 +26,8 @@ constexpr std::size_t align8(std::size_t bytes) { return (bytes + 7) & ~std::siz
 }  // namespace
 
 std::size_t StreamPolicy::memory_bytes(std::uint32_t capacity) {
-  return align8(Successors::memory_bytes(capacity)) + std::size_t(capacity) * (sizeof(Heat) + sizeof(BlockId));
+  return align8(Successors::memory_bytes(capacity)) +
+         std::size_t(capacity) * (sizeof(Heat) + sizeof(BlockId));
 }
 
 void StreamPolicy::init(void* memory, std::size_t bytes, std::uint32_t capacity) {
@@ -37,7 +39,8 @@ void StreamPolicy::init(void* memory, std::size_t bytes, std::uint32_t capacity)
   at += align8(Successors::memory_bytes(capacity));
   mapped_ = reinterpret_cast<BlockId*>(at);
   capacity_ = capacity;
-  mapped_count_ = touches_ = shortlist_count_ = scan_ = until_scan_ = cursor_ = doubtful_count_ = trial_count_ = 0;
+  mapped_count_ = touches_ = shortlist_count_ = scan_ = until_scan_ = cursor_ = doubtful_count_ =
+      trial_count_ = 0;
   recent_next_ = 0;
   std::fill(std::begin(recent_), std::end(recent_), kNoBlock);
   now_ns_ = 0;
@@ -78,8 +81,8 @@ void StreamPolicy::placed(BlockId block, Place place) {
   order_.placed(block, place);
 }
 
-// What a touch tells about the interval of its block. `gap`, since the last known touch, is an upper bound that is
-// exact if the block was not mapped for most of it; `absent`, since it left, is a lower bound.
+// What a touch tells about the interval of its block. `gap`, since the last known touch, is an upper bound
+// that is exact if the block was not mapped for most of it; `absent`, since it left, is a lower bound.
 void StreamPolicy::learn_interval(Heat& heat, std::uint64_t now_ns, bool seen) {
   if (heat.left_ns <= heat.last_ns) return;  // it has not been away since
   const double gap = double(now_ns - heat.last_ns);
@@ -95,14 +98,16 @@ void StreamPolicy::learn_interval(Heat& heat, std::uint64_t now_ns, bool seen) {
   } else {
     const double periods = double(std::uint64_t(gap / interval + 0.5));
     double measured = exact || periods < 2 ? gap : std::clamp(gap / periods, absent, gap);
-    if (!exact && absent < interval / 16 && gap > 4 * interval) measured = interval / 2;  // it has become hotter
+    if (!exact && absent < interval / 16 && gap > 4 * interval)
+      measured = interval / 2;  // it has become hotter
     if (exact) {
       const float off = float((measured > interval ? measured - interval : interval - measured) /
                               std::max(measured, interval));
       heat.irregular += (off - heat.irregular) * kIrregularShare;
       typical_irregular_ += (off - typical_irregular_) * float(kTypicalShare);
     }
-    // Two alike in a row are believed; one out of all proportion (a pause, a phase) must not spoil what was known.
+    // Two alike in a row are believed; one out of all proportion (a pause, a phase) must not spoil what was
+    // known.
     const double before = heat.measured_ns;
     const bool alike = exact && before > 0.8 * measured && before < 1.25 * measured;
     heat.measured_ns = exact ? float(measured) : 0;
@@ -137,17 +142,19 @@ double StreamPolicy::score_ns(BlockId block, std::uint64_t now_ns) const {
   const double age = now_ns > heat.last_ns ? double(now_ns - heat.last_ns) : 0;
   const double interval = heat.interval_ns;
   if (interval == 0) {
-    // Touched once: as long as nothing is known of others, the longer ago the longer to wait; else it will be like
-    // the others, but never before a block that was just used.
+    // Touched once: as long as nothing is known of others, the longer ago the longer to wait; else it will be
+    // like the others, but never before a block that was just used.
     if (typical_ns_ == 0) return age;
     return age <= typical_ns_ ? age / 2 : typical_ns_ - typical_ns_ / 2 * (typical_ns_ / age);
   }
-  // Touched unseen once an interval, as the phase says; the longer ago the last sign, the less is known of the phase.
+  // Touched unseen once an interval, as the phase says; the longer ago the last sign, the less is known of
+  // the phase.
   const double periods = double(std::uint64_t(age / interval));
   const double phase = age - periods * interval;
   const double sure = 1 / (1 + periods);
   const double regular = sure * (interval - phase) + (1 - sure) * interval / 2;
-  return regular + double(heat.irregular) * (interval - regular);  // without memory the wait is always an interval
+  return regular +
+         double(heat.irregular) * (interval - regular);  // without memory the wait is always an interval
 }
 
 bool StreamPolicy::spared(BlockId block) const {
@@ -289,7 +296,8 @@ std::size_t StreamPolicy::victims(std::uint64_t now_ns, std::span<BlockId> out) 
     std::partial_sort(candidates, candidates + sorted, candidates + count, before);
     for (std::size_t i = 0; i < sorted && n < out.size(); ++i) {
       const BlockId b = candidates[i].block;
-      if (std::find(out.begin(), out.begin() + std::ptrdiff_t(n), b) == out.begin() + std::ptrdiff_t(n)) out[n++] = b;
+      if (std::find(out.begin(), out.begin() + std::ptrdiff_t(n), b) == out.begin() + std::ptrdiff_t(n))
+        out[n++] = b;
     }
     if (n == out.size() || round == 1) break;
     scan(now_ns, wanted);

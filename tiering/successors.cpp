@@ -9,14 +9,15 @@ namespace {
 
 constexpr std::uint8_t kConfidenceMax = 3;
 constexpr std::uint8_t kBackwardClass = 8;
-constexpr std::uint32_t kDepthMax = 32;     // unmapped blocks that one read_ahead() looks at
-constexpr double kFollow = 0.5;             // a block is read ahead while it is more likely than not to be touched
-constexpr double kTrust = 0.25;               // an error below this allows a far walk
+constexpr std::uint32_t kDepthMax = 32;  // unmapped blocks that one read_ahead() looks at
+constexpr double kFollow = 0.5;  // a block is read ahead while it is more likely than not to be touched
+constexpr double kTrust = 0.25;  // an error below this allows a far walk
 constexpr std::uint32_t kMemoryTouches = 32;  // an accuracy forgets over so many predictions
 
 }  // namespace
 
-// Laplace's rule of succession at first (one right, one wrong before anything was seen), then a moving average.
+// Laplace's rule of succession at first (one right, one wrong before anything was seen), then a moving
+// average.
 void Successors::Accuracy::count(bool right) {
   seen = std::min(seen + 1, kMemoryTouches - 2);
   error += ((right ? 0.0 : 1.0) - error) / double(seen + 2);
@@ -55,8 +56,8 @@ void Successors::removed(BlockId block) {
   n.ahead_class = 0;
   if (last_ == block) last_ = kNoBlock;
   if (lost_after_ == block || lost_first_ == block || lost_last_ == block) lost_last_ = kNoBlock;
-  // Nobody's fault: the death of what was foretold says nothing about the order. What a dead block foretold may still
-  // come true (the backward pass frees each block once it is read), so that is kept.
+  // Nobody's fault: the death of what was foretold says nothing about the order. What a dead block foretold
+  // may still come true (the backward pass frees each block once it is read), so that is kept.
   for (std::uint32_t i = pending_count_; i-- > 0;) {
     if (pending_[i].to == block) drop_pending(i);
   }
@@ -95,8 +96,8 @@ std::uint8_t Successors::class_of(BlockId from, Way way, bool foretold) const {
 
 void Successors::drop_pending(std::uint32_t index) { pending_[index] = pending_[--pending_count_]; }
 
-// Whether `block` is what comes behind the end of a prediction that was mapped ahead, so that its touch was not seen;
-// prolongs it to there.
+// Whether `block` is what comes behind the end of a prediction that was mapped ahead, so that its touch was
+// not seen; prolongs it to there.
 bool Successors::extends(Pending& p, BlockId block) const {
   if (place(p.to) != Place::mapped) return false;
   const std::uint32_t limit = classes_[p.cls].error < kTrust ? kWalkFar : kWalkMax;
@@ -113,7 +114,8 @@ bool Successors::extends(Pending& p, BlockId block) const {
   return false;
 }
 
-// Blames the link that a prediction began with. Where its whole class fails, the order has changed: relearn at once.
+// Blames the link that a prediction began with. Where its whole class fails, the order has changed: relearn
+// at once.
 void Successors::missed(const Pending& p) {
   Accuracy& accuracy = classes_[p.cls];
   accuracy.count(false);
@@ -160,8 +162,9 @@ void Successors::learn_unforetold(BlockId block) {
   }
 }
 
-// The prediction of the block before the lost ones came true behind them: they belong between the two. One that was
-// inserted elsewhere before has no place in the order (it is touched often, or at random): take it out instead.
+// The prediction of the block before the lost ones came true behind them: they belong between the two. One
+// that was inserted elsewhere before has no place in the order (it is touched often, or at random): take it
+// out instead.
 void Successors::insert_lost() {
   Node& before = nodes_[lost_after_];
   Node& first = nodes_[lost_first_];
@@ -191,8 +194,8 @@ void Successors::touched(BlockId block, Touch how, void (*passed)(void*, BlockId
   before_ = nodes_[block].previous;
   nodes_[block].ahead_class = 0;
 
-  // The newest prediction that came true names the block that this one follows; the longest spans all that was
-  // touched unseen since (what was mapped ahead lies on it too).
+  // The newest prediction that came true names the block that this one follows; the longest spans all that
+  // was touched unseen since (what was mapped ahead lies on it too).
   Pending hit{kNoBlock, kNoBlock, 0, 0, 0, Way::none, false};
   Pending longest = hit;
   for (std::uint32_t i = pending_count_; i-- > 0;) {
@@ -211,7 +214,8 @@ void Successors::touched(BlockId block, Touch how, void (*passed)(void*, BlockId
   }
   for (std::uint32_t i = pending_count_; i-- > 0;) {
     const Pending p = pending_[i];
-    if (hit.way != Way::none && p.from == hit.from) {  // the other way round: wrong, but its link is not to blame
+    if (hit.way != Way::none &&
+        p.from == hit.from) {  // the other way round: wrong, but its link is not to blame
       drop_pending(i);
       if (seen) classes_[p.cls].count(false);
     } else if (seen_ - p.born >= kHorizon) {
@@ -227,7 +231,8 @@ void Successors::touched(BlockId block, Touch how, void (*passed)(void*, BlockId
       from.confidence = std::min<std::uint8_t>(kConfidenceMax, std::uint8_t(from.confidence + 1));
     }
     if (hit.steps == 1) nodes_[block].previous = hit.from;
-    if (seen && hit.by_link && last_ == lost_last_ && hit.from == lost_after_ && last_ != kNoBlock) insert_lost();
+    if (seen && hit.by_link && last_ == lost_last_ && hit.from == lost_after_ && last_ != kNoBlock)
+      insert_lost();
   } else if (hit.way == Way::none && seen) {
     learn_unforetold(block);
   }

@@ -1,15 +1,16 @@
-// The order in which blocks follow each other: learns it from the touches that are seen, and foretells the next ones.
+// The order in which blocks follow each other: learns it from the touches that are seen, and foretells the
+// next ones.
 //
-// Nouns: a *link* leads from a block to the one touched after it. Each block has a learned link with a confidence of
-// two bits, a second candidate, the block that came before it, and its neighbours in address order for as long as
-// nothing was learned. A *prediction* is the first block along the links that is not mapped, for touches of mapped
-// blocks are not seen. Every seen touch makes one forward and one backward; it is right when it comes true within
-// kHorizon seen touches, so two threads that interleave do not spoil each other's streams.
-// Predictions are judged by *class* (direction, confidence of the link, whether the touch that made it was itself
-// foretold). What is read ahead follows from that alone: a path is followed while the product of the measured
-// accuracies of its steps is above a half, so nothing is read where the order is random and no probing is needed.
-// Threads: one user at a time. No heap. O(1) per call, with walks of at most kWalkMax links (kWalkFar, about
-// once a pass, on a path that came true before).
+// Nouns: a *link* leads from a block to the one touched after it. Each block has a learned link with a
+// confidence of two bits, a second candidate, the block that came before it, and its neighbours in address
+// order for as long as nothing was learned. A *prediction* is the first block along the links that is not
+// mapped, for touches of mapped blocks are not seen. Every seen touch makes one forward and one backward; it
+// is right when it comes true within kHorizon seen touches, so two threads that interleave do not spoil each
+// other's streams. Predictions are judged by *class* (direction, confidence of the link, whether the touch
+// that made it was itself foretold). What is read ahead follows from that alone: a path is followed while the
+// product of the measured accuracies of its steps is above a half, so nothing is read where the order is
+// random and no probing is needed. Threads: one user at a time. No heap. O(1) per call, with walks of at most
+// kWalkMax links (kWalkFar, about once a pass, on a path that came true before).
 #pragma once
 
 #include <cstddef>
@@ -23,9 +24,9 @@ namespace terrace::tiering {
 class Successors {
  public:
   using Place = OnlinePolicy::Place;
-  // Links followed over mapped blocks to find one that is not: at about 10 ns each, far below one disk read. Where
-  // predictions come true a stretch is crossed about once a pass, so a long one may be followed to its end: then all
-  // of it is known to be in use.
+  // Links followed over mapped blocks to find one that is not: at about 10 ns each, far below one disk read.
+  // Where predictions come true a stretch is crossed about once a pass, so a long one may be followed to its
+  // end: then all of it is known to be in use.
   static constexpr std::uint32_t kWalkMax = 256;
   static constexpr std::uint32_t kWalkFar = 32768;
 
@@ -39,8 +40,9 @@ class Successors {
   Place place(BlockId block) const { return Place(nodes_[block].state - 1); }
   bool alive(BlockId block) const { return nodes_[block].state != 0; }
 
-  // Learns from a touch. `inferred` ones move the stream along but prove nothing. Calls `passed(context, block)` for
-  // mapped blocks that the touch shows to have been touched unseen: they lie on a path that came true.
+  // Learns from a touch. `inferred` ones move the stream along but prove nothing. Calls `passed(context,
+  // block)` for mapped blocks that the touch shows to have been touched unseen: they lie on a path that came
+  // true.
   void touched(BlockId block, Touch how, void (*passed)(void*, BlockId), void* context);
 
   // As OnlinePolicy: stored blocks in the order of their expected touch.
@@ -72,7 +74,7 @@ class Successors {
     std::uint32_t steps;  // links from `from` to `to`
     std::uint8_t cls;
     Way way;
-    bool by_link;         // over `from`'s first choice (not its second candidate)
+    bool by_link;  // over `from`'s first choice (not its second candidate)
   };
   struct Accuracy {
     double error;
@@ -100,11 +102,11 @@ class Successors {
   Accuracy classes_[kClasses];
   Pending pending_[kPendingMax];
   std::uint32_t pending_count_ = 0;
-  BlockId last_ = kNoBlock;     // touched last
-  BlockId before_ = kNoBlock;   // what `last_`'s previous was before this touch
-  Way last_way_ = Way::none;    // how `last_` was foretold
-  // Blocks that were touched unforetold one after the other, though an earlier prediction may still come true: they
-  // stood aside of the learned order, for they were mapped when it was learned.
+  BlockId last_ = kNoBlock;    // touched last
+  BlockId before_ = kNoBlock;  // what `last_`'s previous was before this touch
+  Way last_way_ = Way::none;   // how `last_` was foretold
+  // Blocks that were touched unforetold one after the other, though an earlier prediction may still come
+  // true: they stood aside of the learned order, for they were mapped when it was learned.
   BlockId lost_after_ = kNoBlock;
   BlockId lost_first_ = kNoBlock;
   BlockId lost_last_ = kNoBlock;

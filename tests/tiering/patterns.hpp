@@ -17,7 +17,8 @@ namespace terrace::tiering::test {
 // A policy with the memory it lives in.
 template <class Policy>
 struct Owned {
-  explicit Owned(std::uint32_t capacity) : memory((Policy::memory_bytes(capacity) + 7) / 8, 0xA5A5A5A5A5A5A5A5) {
+  explicit Owned(std::uint32_t capacity)
+      : memory((Policy::memory_bytes(capacity) + 7) / 8, 0xA5A5A5A5A5A5A5A5) {
     policy.init(memory.data(), memory.size() * 8, capacity);
   }
   std::vector<std::uint64_t> memory;

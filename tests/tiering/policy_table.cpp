@@ -1,4 +1,5 @@
-// Prints policy x pattern: loads relative to Belady's optimum, waits and waste. `--test` is not needed: no asserts.
+// Prints policy x pattern: loads relative to Belady's optimum, waits and waste. `--test` is not needed: no
+// asserts.
 #include <chrono>
 #include <cstdio>
 
@@ -22,10 +23,11 @@ void row(const char* pattern, const Accesses& accesses, std::uint32_t blocks, st
   const auto one = [&](OnlinePolicy& policy) {
     const auto start = std::chrono::steady_clock::now();
     const ReplayResult r = replay(policy, accesses, machine, marks);
-    const double ns = std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - start).count();
+    const double ns =
+        std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - start).count();
     const Counts c = r.at_marks[1] - r.at_marks[0];
-    std::printf("%-16s %6u %6u  %-7s %9llu %7.3f %7.3f %7.1f%% %7.2f%% %9llu %8.0f\n", pattern, blocks, budget,
-                policy.name(), (unsigned long long)c.loads(), double(c.loads()) / best,
+    std::printf("%-16s %6u %6u  %-7s %9llu %7.3f %7.3f %7.1f%% %7.2f%% %9llu %8.0f\n", pattern, blocks,
+                budget, policy.name(), (unsigned long long)c.loads(), double(c.loads()) / best,
                 double(c.loads()) / best_all, 100.0 * double(c.demand) / double(c.loads()),
                 100.0 * double(c.wasted) / double(c.loads()), (unsigned long long)c.blocks_out,
                 ns / double(r.at_marks[1].faults));
@@ -39,8 +41,8 @@ void row(const char* pattern, const Accesses& accesses, std::uint32_t blocks, st
 }  // namespace
 
 int main() {
-  std::printf("%-16s %6s %6s  %-7s %9s %7s %7s %8s %8s %9s %8s\n", "pattern", "blocks", "budget", "policy", "loads",
-              "/MIN(B)", "/MIN(+)", "waits", "wasted", "out", "ns/fault");
+  std::printf("%-16s %6s %6s  %-7s %9s %7s %7s %8s %8s %9s %8s\n", "pattern", "blocks", "budget", "policy",
+              "loads", "/MIN(B)", "/MIN(+)", "waits", "wasted", "out", "ns/fault");
   row("cyclic", cyclic(1024, 12), 1024, 512, 3 * 1024);
   row("cyclic read", cyclic(1024, 12, Kind::read), 1024, 512, 3 * 1024);
   row("cyclic", cyclic(32768, 6), 32768, 16384, 3 * 32768);

@@ -94,11 +94,13 @@ void random_events(std::uint32_t seed, std::uint32_t capacity, int events) {
 }  // namespace
 
 TEST_CASE("lru: any sequence of events gives only mapped victims and stored blocks to read, each once") {
-  for (std::uint32_t seed = 1; seed <= 6; ++seed) random_events<LruPolicy>(seed, seed % 2 == 0 ? 40 : 700, 20'000);
+  for (std::uint32_t seed = 1; seed <= 6; ++seed)
+    random_events<LruPolicy>(seed, seed % 2 == 0 ? 40 : 700, 20'000);
 }
 
 TEST_CASE("stream: any sequence of events gives only mapped victims and stored blocks to read, each once") {
-  for (std::uint32_t seed = 1; seed <= 6; ++seed) random_events<StreamPolicy>(seed, seed % 2 == 0 ? 40 : 700, 20'000);
+  for (std::uint32_t seed = 1; seed <= 6; ++seed)
+    random_events<StreamPolicy>(seed, seed % 2 == 0 ? 40 : 700, 20'000);
   random_events<StreamPolicy>(9, 12'000, 120'000);  // beyond one full scan
 }
 
@@ -118,7 +120,8 @@ TEST_CASE("lru: victims leave in the order of their last seen touch") {
   CHECK(out[3] == 0);
 }
 
-TEST_CASE("stream: neither the blocks touched last nor those mapped ahead are victims while there are others") {
+TEST_CASE(
+    "stream: neither the blocks touched last nor those mapped ahead are victims while there are others") {
   constexpr std::uint32_t kBlocks = 256;
   Owned<StreamPolicy> owned(kBlocks);
   StreamPolicy& policy = owned.policy;
