@@ -19,6 +19,7 @@ namespace {
 enum class State : std::uint32_t { none, starting, ready, passing };
 
 constinit std::atomic<State> state{State::none};
+constinit std::atomic<std::uint64_t> asked_bytes{0};  // by large requests before the heap stood
 bool held_over_fork = false;
 std::uint64_t most_object_bytes = runtime::Arena::kSpanBytes;
 
@@ -59,7 +60,7 @@ bool start() {
     }
   }
   while (state.load(std::memory_order_acquire) == State::starting) sys(SYS_sched_yield);
-  return large_heap();
+  return state.load(std::memory_order_acquire) == State::ready ? &runtime::runtime().heap() : nullptr;
 }
 
 void before_fork() {
@@ -89,10 +90,11 @@ void after_fork_in_child() {
 
 }  // namespace
 
-runtime::Heap* large_heap() {
+runtime::Heap* large_heap(std::size_t bytes) {
   const State now = state.load(std::memory_order_acquire);
   if (now == State::ready) return &runtime::runtime().heap();
   if (now == State::passing) return nullptr;
+  if (bytes < kLazyBytes && asked_bytes.fetch_add(bytes, std::memory_order_relaxed) + bytes < kLazyBytes) return nullptr;
   return start_or_wait();
 }
 

@@ -26,8 +26,11 @@ static_assert(runtime::Arena::kSpanBytes == std::uint64_t{1} << kTagShift);
 
 inline constexpr std::size_t kDefaultThresholdBytes = 128 * kKiB;
 
-// The heap; made at the first call. Null: pass through. Context: inside malloc.
-runtime::Heap* large_heap();
+// The heap that is to serve a request of `bytes`; null: libc serves it. The heap is made once large requests sum up to
+// kLazyBytes, for a small program (python's start-up asks for 1 MiB in all) should not pay for a huge page and tables.
+// Context: inside malloc.
+runtime::Heap* large_heap(std::size_t bytes);
+inline constexpr std::uint64_t kLazyBytes = 8 * kMiB;
 
 // True when p lies in the arena of this process, or in that of its parent.
 bool in_arena(const void* p);

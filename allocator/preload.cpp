@@ -39,7 +39,7 @@ inline bool has_arena_tag(const void* p) { return std::uintptr_t(p) >> kTagShift
 // An object of the large heap, or what libc gives where there is none for us to manage.
 template <typename Libc>
 void* object_or(std::size_t bytes, std::size_t alignment, Fill fill, std::size_t capacity_bytes, Libc libc) {
-  if (Heap* heap = large_heap(); heap != nullptr && bytes <= most_bytes() && alignment <= kGiB) {
+  if (Heap* heap = large_heap(bytes); heap != nullptr && bytes <= most_bytes() && alignment <= kGiB) {
     if (void* p = heap->allocate(bytes, alignment, fill, capacity_bytes)) return p;
     if (null_is_final()) {
       errno = ENOMEM;
@@ -85,7 +85,7 @@ std::size_t libc_usable_size(void* p) {
 // A libc block that becomes an object.
 void* realloc_of_small(void* p, std::size_t bytes) {
   const std::size_t had = libc_usable_size(p);
-  Heap* heap = had < bytes && bytes <= kMostBytes ? large_heap() : nullptr;
+  Heap* heap = had < bytes && bytes <= kMostBytes ? large_heap(bytes) : nullptr;
   if (heap == nullptr || bytes > most_bytes()) return __libc_realloc(p, bytes);
   void* q = heap->allocate(bytes, kLeastAlignment, Fill::undefined, had + had / 4);
   if (q == nullptr) {
