@@ -7,7 +7,9 @@
 
 int main(int argc, char** argv) {
   (void)argv;
-  free(malloc(16 << 20)); /* from here on large blocks are objects; glibc's own larger answers end such programs */
+  /* From here on large blocks are objects; of libc's, whose usable size is larger, such a program dies anywhere. */
+  void* volatile first = malloc(16 << 20);
+  free(first);
   for (size_t n = 150000; n < 9000000; n += 1234567 + (size_t)argc) {
     char* p = malloc(n);
     size_t usable = malloc_usable_size(p);
