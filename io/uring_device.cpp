@@ -162,12 +162,22 @@ std::size_t UringDevice::fail_unsubmitted(std::span<Completion> out) {
 
 void UringDevice::wait(int timeout_ms) {
   if (ring_ == nullptr) return;
-  flush();
-  if (timeout_ms <= 0 || in_flight() == 0 || broken_errno_ != 0 || io_uring_cq_ready(&ring_->ring) != 0)
+  io_uring& ring = ring_->ring;
+  if (timeout_ms <= 0 || in_flight() == 0 || broken_errno_ != 0 || io_uring_cq_ready(&ring) != 0)
+    return flush();
+  const long nanoseconds = (timeout_ms % 1000) * 1'000'000L;
+  if ((ring.features & IORING_FEAT_EXT_ARG) != 0) {  // 5.11: hands over and waits in one call
+    __kernel_timespec timeout{timeout_ms / 1000, nanoseconds};
+    io_uring_cqe* cqe = nullptr;
+    counters_.system_calls++;
+    const int r = io_uring_submit_and_wait_timeout(&ring, &cqe, 1, &timeout, nullptr);
+    if (r < 0 && r != -ETIME && !transient(-r)) broken_errno_ = -r;
     return;
+  }
+  flush();
   counters_.system_calls++;
-  pollfd p{ring_->ring.ring_fd, POLLIN, 0};
-  timespec timeout{timeout_ms / 1000, (timeout_ms % 1000) * 1'000'000L};
+  pollfd p{ring.ring_fd, POLLIN, 0};
+  timespec timeout{timeout_ms / 1000, nanoseconds};
   (void)sys(SYS_ppoll, &p, 1, &timeout, nullptr, 0);
 }
 

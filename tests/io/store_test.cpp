@@ -5,7 +5,7 @@
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "child.hpp"
 #include "device_rigs.hpp"
 
 using namespace terrace;
@@ -157,35 +158,70 @@ TEST_CASE("store: a directory that is missing, a file, empty or in memory is ref
 TEST_CASE("store: a directory where nothing can be written is no permission") {
   ScratchDirectory directory;
   REQUIRE(chmod(directory.path(), 0555) == 0);
-  const pid_t pid = fork();
-  if (pid == 0) {
-    if (getuid() == 0 && (setgid(65534) != 0 || setuid(65534) != 0)) _exit(3);
-    Store store;
-    const Status s = store.open({.directory = directory.path(), .capacity_bytes = 2 * kMiB});
-    _exit(s.code == ErrorCode::no_permission && s.errno_value == EACCES ? 0 : 1);
-  }
-  int status = 0;
-  waitpid(pid, &status, 0);
-  CHECK(WEXITSTATUS(status) == 0);
+  CHECK(in_child([&] {
+          if (getuid() == 0 && (setgid(65534) != 0 || setuid(65534) != 0)) return 3;
+          Store store;
+          const Status s = store.open({.directory = directory.path(), .capacity_bytes = 2 * kMiB});
+          return s.code == ErrorCode::no_permission && s.errno_value == EACCES ? 0 : 1;
+        }) == 0);
 }
 
 TEST_CASE("store: a limit on file size is no space, not a signal") {
   ScratchDirectory directory;
-  const pid_t pid = fork();
-  if (pid == 0) {
-    const rlimit limit{5 * kMiB, 5 * kMiB};
-    setrlimit(RLIMIT_FSIZE, &limit);
-    Store store;
-    if (!store.open({.directory = directory.path(), .capacity_bytes = 64 * kMiB}).ok()) _exit(2);
-    if (!store.reserve(4 * kMiB).ok()) _exit(3);
-    const Status s = store.reserve(8 * kMiB);
-    if (s.code != ErrorCode::no_space || s.errno_value != EFBIG) _exit(4);
-    _exit(store.allocate(128).valid() && store.reserved_bytes() == 4 * kMiB ? 0 : 5);
-  }
-  int status = 0;
-  waitpid(pid, &status, 0);
-  CHECK(WIFEXITED(status));
-  CHECK(WEXITSTATUS(status) == 0);
+  CHECK(in_child([&] {
+          const rlimit limit{5 * kMiB, 5 * kMiB};
+          setrlimit(RLIMIT_FSIZE, &limit);
+          Store store;
+          if (!store.open({.directory = directory.path(), .capacity_bytes = 64 * kMiB}).ok()) return 2;
+          if (!store.reserve(4 * kMiB).ok()) return 3;
+          const Status s = store.reserve(8 * kMiB);
+          if (s.code != ErrorCode::no_space || s.errno_value != EFBIG) return 4;
+          return store.allocate(128).valid() && store.reserved_bytes() == 4 * kMiB ? 0 : 5;
+        }) == 0);
+}
+
+TEST_CASE("store: without O_TMPFILE its file loses its name at once") {
+  ScratchDirectory directory;
+  CHECK(in_child([&] {
+          // The flag proper: O_TMPFILE contains O_DIRECTORY, which the store needs for its directory.
+          if (!forbid({SYS_openat, EOPNOTSUPP, O_TMPFILE & ~O_DIRECTORY})) return 2;
+          Store store;
+          if (!store.open({.directory = directory.path(), .capacity_bytes = 4 * kMiB}).ok()) return 3;
+          struct stat s;
+          if (fstat(store.descriptor(), &s) != 0 || s.st_nlink != 0 || (s.st_mode & 0777) != 0600) return 4;
+          return store.reserve(4 * kMiB).ok() && entries_in(directory.path()) == 0 ? 0 : 5;
+        }) == 0);
+}
+
+TEST_CASE("store: where O_DIRECT is refused it is buffered and says so, and any size and place is good") {
+  ScratchDirectory directory;
+  CHECK(in_child([&] {
+          if (!forbid({SYS_fcntl, EINVAL})) return 2;
+          Store store;
+          if (!store.open({.directory = directory.path(), .capacity_bytes = 4 * kMiB}).ok()) return 3;
+          if (store.direct() || store.alignment() != 1 || !store.reserve(4 * kMiB).ok()) return 4;
+          SyncDevice device;
+          if (!device.open(store.descriptor(), {.alignment = store.alignment()}).ok()) return 5;
+          char bytes[2][5000];
+          for (const std::uint32_t length : {1u, 511u, 1025u, 4097u}) {
+            fill(bytes[0], sizeof bytes[0], length);
+            if (run_one(device, {0, Op::write, bytes[0] + 3, 777, length}) != 0) return 6;
+            if (run_one(device, {0, Op::read, bytes[1] + 1, 777, length}) != 0) return 7;
+            if (std::memcmp(bytes[0] + 3, bytes[1] + 1, length) != 0) return 8;
+          }
+          return 0;
+        }) == 0);
+}
+
+TEST_CASE("store: a read-only file system is no permission") {
+  LoopFileSystem fs(16, 512);
+  if (fs.path() == nullptr) return skip("no loop device with ext4 (needs root, losetup, mkfs.ext4)");
+  REQUIRE(mount(nullptr, fs.path(), nullptr, MS_REMOUNT | MS_RDONLY, nullptr) == 0);
+  Store store;
+  const Status s = store.open({.directory = fs.path(), .capacity_bytes = 2 * kMiB});
+  CHECK(s.code == ErrorCode::no_permission);
+  CHECK(s.errno_value == EROFS);
+  CHECK(std::string(s.text).find("read-only") != std::string::npos);
 }
 
 TEST_CASE("store: kill -9 with writes in flight leaves no file and no space, a hundred times") {

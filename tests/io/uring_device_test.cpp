@@ -1,45 +1,14 @@
 #include "io/uring_device.hpp"
 
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 
-#include <functional>
-
+#include "child.hpp"
 #include "device_rigs.hpp"
 
 using namespace terrace;
 using namespace terrace::io;
 using namespace terrace::io::test;
-
-namespace {
-
-// Runs `body` in a child (what it does to the process stays there); its result as exit status.
-int in_child(const std::function<int()>& body) {
-  const pid_t pid = fork();
-  if (pid == 0) _exit(body());
-  int status = 0;
-  waitpid(pid, &status, 0);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
-}
-
-// From here on one system call of this process fails with an errno.
-bool forbid(unsigned number, unsigned errno_value) {
-  sock_filter code[] = {
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | errno_value),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-  };
-  sock_fprog program{4, code};
-  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
-         prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
-}
-
-}  // namespace
 
 TEST_CASE("uring_device: a stale, doubled or foreign completion is refused and counted") {
   UringRig rig;
@@ -110,7 +79,7 @@ TEST_CASE("uring_device: where io_uring is forbidden or missing, open says so wi
   for (const auto& [errno_value, code] :
        {std::pair{EPERM, ErrorCode::no_permission}, {ENOSYS, ErrorCode::not_supported}})
     CHECK(in_child([&, e = errno_value, c = code] {
-            if (!forbid(SYS_io_uring_setup, unsigned(e))) return 3;
+            if (!forbid({SYS_io_uring_setup, unsigned(e)})) return 3;
             UringDevice device;
             const Status s = device.open(file.fd(), {});
             if (s.code != c || s.errno_value != e || s.text[0] == 0) return 1;
@@ -129,7 +98,7 @@ TEST_CASE("uring_device: when the kernel stops taking requests, those not handed
           if (!device.open(file.fd(), {.depth = 8, .alignment = file.alignment()}).ok()) return 0;
           IoMemory memory;
           if (!memory.map(2 * kMiB).ok()) return 2;
-          if (!forbid(SYS_io_uring_enter, EPERM)) return 3;
+          if (!forbid({SYS_io_uring_enter, EPERM})) return 3;
           for (std::uint64_t i = 0; i < 8; i++)
             if (!device.submit({i, Op::read, memory.data() + i * 4096, 0, 4096}).ok()) return 4;
           const auto got = drain(device, 0, 2000);
