@@ -102,21 +102,34 @@ std::uint32_t Heap::now_ms() {
 // --- Placement
 
 Heap::Place Heap::find(std::uint32_t granules, std::uint32_t alignment) const {
+  // While a pager runs, free memory holds no frames and costs nothing, and whole chunks move as whole huge pages: then
+  // objects of a chunk and more begin on one. Without a pager that would raise the peak of resnet by 3.5 %.
+  if (granules >= kAll && alignment < kAll && link_->active.load(std::memory_order_relaxed) != 0) {
+    Place aligned = find_warm(granules, kAll);
+    if (!aligned.found()) aligned = find_fresh(granules, kAll);
+    if (aligned.found()) return aligned;
+  }
   Place place = find_warm(granules, alignment);
   if (!place.found()) place = find_fresh(granules, alignment);
   if (!place.found()) place = find_anywhere(granules, alignment);
   return place;
 }
 
-Heap::Place Heap::find_warm(std::uint32_t granules, std::uint32_t alignment) const {
-  constexpr int kTries = 16;  // runs that are long enough may all lie askew; then one that fits in any case is taken
+// Among the runs that are long enough, from the shortest on, the first in which an aligned start fits.
+Heap::Place Heap::find_aligned(std::uint32_t granules, std::uint32_t alignment) const {
+  constexpr int kTries = 16;  // they may all lie askew
   Granule run = warm_.best_fit(granules);
   for (int i = 0; i < kTries && run != kNoGranule; i++, run = warm_.after(run)) {
     const std::uint64_t start = round_up(run, alignment);
     if (start + granules <= std::uint64_t(run) + records_[run].length) return {run, Granule(start), 0};
   }
-  if (alignment == 1) return {};
-  run = warm_.best_fit(granules + alignment - 1);
+  return {};
+}
+
+Heap::Place Heap::find_warm(std::uint32_t granules, std::uint32_t alignment) const {
+  const Place place = find_aligned(granules, alignment);
+  if (place.found() || alignment == 1) return place;
+  const Granule run = warm_.best_fit(granules + alignment - 1);  // fits in any case
   return run == kNoGranule ? Place{} : Place{run, align_up(run, alignment), 0};
 }
 

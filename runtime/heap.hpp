@@ -7,6 +7,7 @@
 //
 // Placement: best fit among *warm* runs (those with frames, see free_runs.hpp), lowest address first among equals; only
 // where none fits are new chunks taken, as few as possible: a warm run that ends at cold memory is extended into it.
+// While a pager runs, objects of a chunk and more begin on a chunk, to move as whole huge pages.
 // Everything from the *frontier* (a chunk) on was never handed out, or was given back.
 //
 // Invariant (validate()): objects and free runs tile [0, frontier); no two free runs of one kind touch; cold runs are
@@ -107,6 +108,7 @@ class Heap {
   Granule limit() const { return limit_granules_; }
 
   Place find(std::uint32_t granules, std::uint32_t alignment) const;
+  Place find_aligned(std::uint32_t granules, std::uint32_t alignment) const;
   Place find_warm(std::uint32_t granules, std::uint32_t alignment) const;
   Place find_fresh(std::uint32_t granules, std::uint32_t alignment) const;
   Place extend(Granule run, std::uint32_t run_granules, std::uint32_t granules, std::uint32_t alignment) const;

@@ -272,6 +272,22 @@ TEST_CASE("heap: a live object does not grow in place beyond its granules while 
   w.heap.validate();
 }
 
+TEST_CASE("heap: while a pager runs, objects of 2 MiB and more begin on a chunk, also in reused memory") {
+  World w;
+  FakePager pager(w);
+  void* odd = w.heap.allocate(3 * kMiB, 16, Fill::undefined);
+  void* hole = w.heap.allocate(9 * kMiB, 16, Fill::undefined);
+  void* end = w.heap.allocate(kMiB, 16, Fill::undefined);
+  CHECK(std::uintptr_t(hole) % kChunkBytes == 0);
+  w.heap.free(hole);
+  void* again = w.heap.allocate(8 * kMiB, 16, Fill::undefined);
+  CHECK(std::uintptr_t(again) % kChunkBytes == 0);
+  CHECK(again == hole);
+  w.heap.validate();
+  for (void* p : {odd, end, again}) w.heap.free(p);
+  w.heap.validate();
+}
+
 TEST_CASE("heap: an allocation waits for room and fails when it is refused") {
   World w;
   FakePager pager(w);
