@@ -28,13 +28,15 @@ void pass_through() {
   state.store(State::passing, std::memory_order_release);
 }
 
-// libc learns from freed mmaps how much of its own heap to keep (up to 64 MiB). It sees none any more, so it would give
-// back and fault in the top of its heap at each swing of 128 KiB. Told only where large objects exist.
+// libc learns from freed mmaps how much of its own heap to keep (up to 64 MiB). It sees none any more, so it
+// would give back and fault in the top of its heap at each swing of 128 KiB. Told only where large objects
+// exist.
 void teach_libc() {
   constexpr int kTrimBytes = 64 << 20, kMostMmapThreshold = 32 << 20;
   mallopt(M_TRIM_THRESHOLD, kTrimBytes);
   if (threshold_bytes > kDefaultThresholdBytes) {  // what lies between is libc's: not an mmap each time
-    mallopt(M_MMAP_THRESHOLD, threshold_bytes < kMostMmapThreshold ? int(threshold_bytes) : kMostMmapThreshold);
+    mallopt(M_MMAP_THRESHOLD,
+            threshold_bytes < kMostMmapThreshold ? int(threshold_bytes) : kMostMmapThreshold);
   }
 }
 
@@ -85,7 +87,8 @@ void after_fork_in_child() {
 [[gnu::constructor]] void on_load() {
   pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
   runtime::runtime().load();
-  if (state.load(std::memory_order_acquire) == State::none) threshold_bytes = runtime::runtime().min_object_bytes();
+  if (state.load(std::memory_order_acquire) == State::none)
+    threshold_bytes = runtime::runtime().min_object_bytes();
 }
 
 }  // namespace
@@ -94,7 +97,8 @@ runtime::Heap* large_heap(std::size_t bytes) {
   const State now = state.load(std::memory_order_acquire);
   if (now == State::ready) return &runtime::runtime().heap();
   if (now == State::passing) return nullptr;
-  if (bytes < kLazyBytes && asked_bytes.fetch_add(bytes, std::memory_order_relaxed) + bytes < kLazyBytes) return nullptr;
+  if (bytes < kLazyBytes && asked_bytes.fetch_add(bytes, std::memory_order_relaxed) + bytes < kLazyBytes)
+    return nullptr;
   return start_or_wait();
 }
 

@@ -1,5 +1,5 @@
-// What compiled C++ may ask of libstdc++ and this library must bring itself, since a program in C has none. Each is the
-// end of a path that cannot be taken; it aborts with a line.
+// What compiled C++ may ask of libstdc++ and this library must bring itself, since a program in C has none.
+// Each is the end of a path that cannot be taken; it aborts with a line.
 #include "base/check.hpp"
 
 extern "C" [[noreturn]] void __cxa_pure_virtual() {

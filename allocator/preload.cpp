@@ -1,9 +1,10 @@
-// The malloc family: large requests become objects of our heap, everything else is libc's, by its own entry points (no
-// lookup, so it works before the loader is done). Edge cases are glibc's to the letter: its man pages, and where those
-// are silent malloc/malloc.c of 2.36.
+// The malloc family: large requests become objects of our heap, everything else is libc's, by its own entry
+// points (no lookup, so it works before the loader is done). Edge cases are glibc's to the letter: its man
+// pages, and where those are silent malloc/malloc.c of 2.36.
 //
-// The fast paths stand first in each function, touch neither errno nor thread-local data, and end in a jump: malloc and
-// free of a small block together cost at most 8 instructions more than libc's own (bench/alloc_bench.cpp counts them).
+// The fast paths stand first in each function, touch neither errno nor thread-local data, and end in a jump:
+// malloc and free of a small block together cost at most 8 instructions more than libc's own
+// (bench/alloc_bench.cpp counts them).
 #include <dlfcn.h>
 
 #include <bit>
@@ -109,8 +110,8 @@ void* realloc_of_object(void* p, std::size_t bytes) {
   }
   Heap& heap = heap_of_arena();
   const std::size_t had = heap.usable_bytes(p);
-  // What has become small goes to libc; between the threshold and half of it the object stays, so that a size that
-  // swings about the threshold is not copied each time.
+  // What has become small goes to libc; between the threshold and half of it the object stays, so that a size
+  // that swings about the threshold is not copied each time.
   const bool goes_small = bytes < threshold_bytes / 2 || !may_free();
   if (!goes_small && heap.resize_in_place(p, bytes)) return p;
   // Growing by at least a quarter keeps a row of small steps linear in time.
@@ -135,12 +136,14 @@ void* realloc_of_object(void* p, std::size_t bytes) {
 using namespace terrace::allocator;
 
 TERRACE_EXPORT void* malloc(std::size_t bytes) {
-  if (bytes < threshold_bytes) [[likely]] return __libc_malloc(bytes);
+  if (bytes < threshold_bytes) [[likely]]
+    return __libc_malloc(bytes);
   return large_malloc(bytes);
 }
 
 TERRACE_EXPORT void free(void* p) {
-  if (!has_arena_tag(p)) [[likely]] return __libc_free(p);
+  if (!has_arena_tag(p)) [[likely]]
+    return __libc_free(p);
   large_free(p);
 }
 
@@ -155,7 +158,8 @@ TERRACE_EXPORT void* calloc(std::size_t count, std::size_t size) {
 }
 
 TERRACE_EXPORT void* realloc(void* p, std::size_t bytes) {
-  if (!has_arena_tag(p) && bytes < threshold_bytes) [[likely]] return __libc_realloc(p, bytes);
+  if (!has_arena_tag(p) && bytes < threshold_bytes) [[likely]]
+    return __libc_realloc(p, bytes);
   return large_realloc(p, bytes);
 }
 
@@ -169,11 +173,14 @@ TERRACE_EXPORT void* reallocarray(void* p, std::size_t count, std::size_t size) 
 }
 
 TERRACE_EXPORT void* memalign(std::size_t alignment, std::size_t bytes) {
-  if (bytes < threshold_bytes) [[likely]] return __libc_memalign(alignment, bytes);
+  if (bytes < threshold_bytes) [[likely]]
+    return __libc_memalign(alignment, bytes);
   return large_memalign(alignment, bytes);
 }
 
-TERRACE_EXPORT void* aligned_alloc(std::size_t alignment, std::size_t bytes) { return memalign(alignment, bytes); }
+TERRACE_EXPORT void* aligned_alloc(std::size_t alignment, std::size_t bytes) {
+  return memalign(alignment, bytes);
+}
 
 TERRACE_EXPORT int posix_memalign(void** result, std::size_t alignment, std::size_t bytes) {
   if (alignment % sizeof(void*) != 0 || !std::has_single_bit(alignment)) return EINVAL;

@@ -59,7 +59,8 @@ void churn(benchmark::State& state) {
     const std::uint64_t r = next(x);
     void*& slot = slots[r % kSlots];
     std::free(slot);
-    const std::size_t bytes = (std::size_t(256) << 10) + (r >> 20) % ((std::size_t(256) << 10) << ((r >> 60) % 6));
+    const std::size_t bytes =
+        (std::size_t(256) << 10) + (r >> 20) % ((std::size_t(256) << 10) << ((r >> 60) % 6));
     slot = std::malloc(bytes);
     std::memset(slot, 1, bytes);
     use(slot);

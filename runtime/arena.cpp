@@ -10,7 +10,8 @@
 namespace terrace::runtime {
 namespace {
 
-// First place tried; below it lie what address sanitizer keeps (up to 16 TiB + 2 GiB) and programs at fixed addresses.
+// First place tried; below it lie what address sanitizer keeps (up to 16 TiB + 2 GiB) and programs at fixed
+// addresses.
 constexpr std::uintptr_t kFirstPlace = 16 * kTiB;
 constexpr std::uintptr_t kLastPlace = 84 * kTiB;  // 0x54..: position-independent programs begin at 0x55..
 constexpr std::uint64_t kLeastBytes = 1 * kGiB;
@@ -18,7 +19,8 @@ constexpr std::uint64_t kLeastBytes = 1 * kGiB;
 constexpr std::uint64_t kOpenStepBytes = 64 * kMiB;
 
 std::uintptr_t map(std::uintptr_t at, std::uint64_t bytes, int protection, int flags) {
-  const long r = sys(SYS_mmap, at, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | flags, -1, 0);
+  const long r =
+      sys(SYS_mmap, at, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | flags, -1, 0);
   return r < 0 && r > -4096 ? 0 : std::uintptr_t(r);
 }
 
@@ -34,7 +36,8 @@ std::uint64_t span_allowed() {
   struct {
     std::uint64_t soft, hard;
   } limit;
-  if (sys(SYS_prlimit64, 0, RLIMIT_AS, 0, &limit) != 0 || limit.soft / 2 >= Arena::kSpanBytes) return Arena::kSpanBytes;
+  if (sys(SYS_prlimit64, 0, RLIMIT_AS, 0, &limit) != 0 || limit.soft / 2 >= Arena::kSpanBytes)
+    return Arena::kSpanBytes;
   return round_down(limit.soft / 2, kChunkBytes);
 }
 
@@ -68,7 +71,8 @@ std::uint64_t table_bytes(std::uint64_t reserved_bytes) {
 Status Arena::reserve() {
   TERRACE_CHECK(base_ == 0, "the arena is reserved already");
   const std::uint64_t allowed = span_allowed();
-  if (allowed < kLeastBytes) return Status::failure(ErrorCode::no_memory, ENOMEM, "the limit on address space leaves no arena");
+  if (allowed < kLeastBytes)
+    return Status::failure(ErrorCode::no_memory, ENOMEM, "the limit on address space leaves no arena");
   const std::uintptr_t base = reserve_aligned(allowed);
   if (base == 0) return Status::failure(ErrorCode::no_memory, ENOMEM, "no address space for the arena");
   const std::uint64_t bytes = table_bytes(allowed);
@@ -77,11 +81,12 @@ Status Arena::reserve() {
     unmap(base, allowed);
     return Status::failure(ErrorCode::no_memory, ENOMEM, "no address space for the tables of the arena");
   }
-  // Advice only; a kernel without huge pages refuses the first and works. On the whole reservation, so that opening
-  // moves one boundary between two mappings and never makes a third.
+  // Advice only; a kernel without huge pages refuses the first and works. On the whole reservation, so that
+  // opening moves one boundary between two mappings and never makes a third.
   sys(SYS_madvise, base, allowed, MADV_HUGEPAGE);
   sys(SYS_madvise, tables, 2 * bytes, MADV_DONTDUMP);
-  sys(SYS_madvise, tables, 2 * bytes, MADV_NOHUGEPAGE);  // sparse: a huge page would cost 2 MiB for a few bytes
+  sys(SYS_madvise, tables, 2 * bytes,
+      MADV_NOHUGEPAGE);  // sparse: a huge page would cost 2 MiB for a few bytes
   base_ = base;
   reserved_bytes_ = allowed;
   owner_ = reinterpret_cast<std::atomic<std::uint32_t>*>(tables);
@@ -117,7 +122,8 @@ Status Arena::open_up_to(std::uint64_t bytes) {
 
 void Arena::set_owner(Granule head, std::uint32_t granules) {
   length_[head].store(granules, std::memory_order_relaxed);
-  for (std::uint32_t i = 0; i + 1 < granules; i++) owner_[head + i].store(head + 1, std::memory_order_relaxed);
+  for (std::uint32_t i = 0; i + 1 < granules; i++)
+    owner_[head + i].store(head + 1, std::memory_order_relaxed);
   owner_[head + granules - 1].store(head + 1, std::memory_order_seq_cst);
 }
 

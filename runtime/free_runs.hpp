@@ -1,11 +1,12 @@
 // Free runs of granules in order of size, then of address: exact best fit in logarithmic time.
 //
-// A *run* is a row of free granules of one kind. Its record lies in a table beside the arena, one entry a granule, never
-// in the free memory itself, whose pages may be away. The order is a treap (a search tree whose shape comes from a hash
-// of the address), so that no pattern of sizes makes it deep and no pass over a long list is ever needed.
+// A *run* is a row of free granules of one kind. Its record lies in a table beside the arena, one entry a
+// granule, never in the free memory itself, whose pages may be away. The order is a treap (a search tree
+// whose shape comes from a hash of the address), so that no pattern of sizes makes it deep and no pass over a
+// long list is ever needed.
 //
-// Invariant: the records of a run at its first and last granule hold its length; links are valid at the first only.
-// Threads: none of its own; the heap's lock covers it.
+// Invariant: the records of a run at its first and last granule hold its length; links are valid at the first
+// only. Threads: none of its own; the heap's lock covers it.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,8 @@ namespace terrace::runtime {
 // Frames follow chunks (one huge page each), so both kinds are told apart by chunk.
 enum class RunKind : std::uint32_t {
   warm,  // in chunks that were handed out, wholly or in part, and have their frames
-  cold,  // whole chunks that were never handed out, or whose frames went back to the system: zero, and free of charge
+  cold,  // whole chunks that were never handed out, or whose frames went back to the system: zero, and free
+         // of charge
 };
 
 // What the heap keeps for a granule: of a free run at its ends, of an object at its head.
@@ -82,7 +84,8 @@ class FreeRuns {
     count_--;
   }
 
-  // The smallest run of at least `length` granules; of equal ones the lowest at or above `from`. kNoGranule: none.
+  // The smallest run of at least `length` granules; of equal ones the lowest at or above `from`. kNoGranule:
+  // none.
   Granule best_fit(std::uint32_t length, Granule from = 0) const {
     Granule best = kNoGranule;
     for (Granule at = root_; at != kNoGranule;) {

@@ -9,38 +9,14 @@
 
 #include "base/line.hpp"
 #include "base/syscall.hpp"
+#include "runtime/heap_units.hpp"
 
 namespace terrace::runtime {
 namespace {
 
-constexpr std::uint32_t kAll = kGranulesPerChunk;
-// Purging: how often it is thought of, and how much goes at once (an allocation waits for it: 128 MiB of huge pages
-// take the kernel about 2 ms).
-constexpr std::uint32_t kPurgeCheckMs = 100;
-constexpr std::uint64_t kPurgeStepBytes = 128 * kMiB;
-// A program whose step is longer than the purge age would have its frames taken and zeroed anew in every step: when
-// memory is wanted back this soon after a purge, the age doubles, up to the longest.
-constexpr std::uint64_t kRegretAges = 8;
-constexpr std::uint64_t kLongestAgeMs = 10 * 60 * 1000;
-// Under pressure all idle frames go back before a pager is started; at most this often, since a program that hovers
-// at the threshold would have them zeroed again and again.
+// Under pressure all idle frames go back before a pager is started; at most this often, since a program that
+// hovers at the threshold would have them zeroed again and again.
 constexpr std::uint32_t kPressurePurgeMs = 1000;
-
-constexpr Granule align_up(Granule g, std::uint32_t unit) { return Granule(round_up(g, unit)); }
-constexpr Granule align_down(Granule g, std::uint32_t unit) { return Granule(round_down(g, unit)); }
-constexpr std::uint32_t chunks_for(std::uint32_t granules) { return (granules + kAll - 1) / kAll; }
-
-// Calls body(chunk, mask) for the part of [start, start + granules) in each chunk.
-template <typename Body>
-void for_each_chunk(Granule start, std::uint32_t granules, Body body) {
-  const std::uint64_t end = std::uint64_t(start) + granules;
-  for (std::uint64_t at = start; at < end;) {
-    const std::uint32_t first = offset_in_chunk(Granule(at));
-    const std::uint32_t count = std::uint32_t(end - at < kAll - first ? end - at : kAll - first);
-    body(chunk_of(Granule(at)), GranuleMask::range(first, count));
-    at += count;
-  }
-}
 
 void nap(long ns) {
   const timespec t{0, ns};
@@ -76,7 +52,8 @@ Status Heap::init(Arena* arena, PagerLink* link, const HeapOptions& options) {
   const std::uint64_t chunks_bytes = limit_bytes / kChunkBytes * sizeof(ChunkState);
   const long tables = sys(SYS_mmap, 0, records_bytes + chunks_bytes, PROT_READ | PROT_WRITE,
                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (tables < 0 && tables > -4096) return Status::from_errno(int(-tables), "no address space for the tables of the heap");
+  if (tables < 0 && tables > -4096)
+    return Status::from_errno(int(-tables), "no address space for the tables of the heap");
   sys(SYS_madvise, tables, records_bytes + chunks_bytes, MADV_DONTDUMP);
   sys(SYS_madvise, tables, records_bytes + chunks_bytes, MADV_NOHUGEPAGE);
   arena_ = arena;
@@ -92,122 +69,10 @@ Status Heap::init(Arena* arena, PagerLink* link, const HeapOptions& options) {
   return Status::success();
 }
 
-// The purge clock: coarse (4 ms) because it is read at each free; it wraps after 49 days, which differences survive.
-std::uint32_t Heap::now_ms() {
-  timespec t;
-  clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
-  return std::uint32_t(std::uint64_t(t.tv_sec) * 1000 + std::uint64_t(t.tv_nsec) / 1'000'000);
-}
-
-// --- Placement
-
-Heap::Place Heap::find(std::uint32_t granules, std::uint32_t alignment) const {
-  // While a pager runs, free memory holds no frames and costs nothing, and whole chunks move as whole huge pages: then
-  // objects of a chunk and more begin on one. Without a pager that would raise the peak of resnet by 3.5 %.
-  if (granules >= kAll && alignment < kAll && link_->active.load(std::memory_order_relaxed) != 0) {
-    Place aligned = find_warm(granules, kAll);
-    if (!aligned.found()) aligned = find_fresh(granules, kAll);
-    if (aligned.found()) return aligned;
-  }
-  Place place = find_warm(granules, alignment);
-  if (!place.found()) place = find_fresh(granules, alignment);
-  if (!place.found()) place = find_anywhere(granules, alignment);
-  return place;
-}
-
-// Among the runs that are long enough, from the shortest on, the first in which an aligned start fits.
-Heap::Place Heap::find_aligned(std::uint32_t granules, std::uint32_t alignment) const {
-  constexpr int kTries = 16;  // they may all lie askew
-  Granule run = warm_.best_fit(granules);
-  for (int i = 0; i < kTries && run != kNoGranule; i++, run = warm_.after(run)) {
-    const std::uint64_t start = round_up(run, alignment);
-    if (start + granules <= std::uint64_t(run) + records_[run].length) return {run, Granule(start), 0};
-  }
-  return {};
-}
-
-Heap::Place Heap::find_warm(std::uint32_t granules, std::uint32_t alignment) const {
-  const Place place = find_aligned(granules, alignment);
-  if (place.found() || alignment == 1) return place;
-  const Granule run = warm_.best_fit(granules + alignment - 1);  // fits in any case
-  return run == kNoGranule ? Place{} : Place{run, align_up(run, alignment), 0};
-}
-
-// The place with the fewest new chunks among the cold runs (few at most times; the shortest 64 are looked at) and the
-// memory behind the frontier.
-Heap::Place Heap::find_fresh(std::uint32_t granules, std::uint32_t alignment) const {
-  constexpr int kTries = 64;
-  Place best;
-  Granule run = cold_.best_fit(1);
-  for (int i = 0; i < kTries && run != kNoGranule; i++, run = cold_.after(run)) {
-    const Place place = extend(run, records_[run].length, granules, alignment);
-    if (place.found() && (!best.found() || place.fresh_chunks < best.fresh_chunks)) best = place;
-  }
-  const Place place = extend(frontier_, limit() - frontier_, granules, alignment);
-  if (place.found() && (!best.found() || place.fresh_chunks < best.fresh_chunks)) best = place;
-  return best;
-}
-
-// A place in the cold run, or one that begins in the warm run before it where that saves a chunk. An object of whole
-// chunks otherwise begins on a chunk, so that it can move as whole huge pages.
-Heap::Place Heap::extend(Granule run, std::uint32_t run_granules, std::uint32_t granules, std::uint32_t alignment) const {
-  if (alignment == 1 && run != 0 && is_free(run - 1)) {
-    const std::uint32_t before = records_[run - 1].length;
-    if (before < granules) {
-      const std::uint32_t fresh = chunks_for(granules - before);
-      std::uint32_t used = granules > fresh * kAll ? granules - fresh * kAll : 0;
-      if (granules < kAll) used = before;  // a small one leaves one long rest rather than two short ones
-      if (used > 0 && granules - used <= run_granules) return {run - before, run - used, fresh};
-    }
-  }
-  const std::uint64_t start = round_up(run, alignment);
-  if (start + granules > std::uint64_t(run) + run_granules) return {};
-  return {run, Granule(start), chunks_for(offset_in_chunk(Granule(start)) + granules)};
-}
-
-// When nothing else fits: any free memory, over the borders of runs.
-Heap::Place Heap::find_anywhere(std::uint32_t granules, std::uint32_t alignment) const {
-  std::uint64_t start = 0;      // of the candidate, aligned
-  Granule first_run = 0;        // the free run that holds it
-  bool in_free = false;
-  for (Granule at = 0; at < limit();) {
-    const bool behind = at == frontier_;
-    if (!behind && !is_free(at)) {
-      in_free = false;
-      at += arena_->length(at);
-      continue;
-    }
-    const std::uint64_t end = behind ? limit() : std::uint64_t(at) + records_[at].length;
-    if (!in_free || start >= at) {
-      start = round_up(at, alignment);
-      first_run = at;
-      in_free = true;
-    }
-    if (start + granules <= end) return {first_run, Granule(start), count_fresh(first_run, Granule(start), granules)};
-    at = Granule(end);
-  }
-  return {};
-}
-
-std::uint32_t Heap::count_fresh(Granule first_run, Granule start, std::uint32_t granules) const {
-  std::uint32_t fresh = 0;
-  const Granule end = start + granules;
-  for (Granule at = first_run; at < end;) {
-    const bool behind = at == frontier_;
-    const Granule run_end = behind ? limit() : at + records_[at].length;
-    if (behind || records_[at].kind == RunKind::cold) {
-      const Granule from = at > start ? at : start, to = run_end < end ? run_end : end;
-      if (from < to) fresh += chunk_of(to - 1) - chunk_of(from) + 1;
-    }
-    at = run_end;
-  }
-  return fresh;
-}
-
 // --- Books
 
-// Takes the place out of the free runs. The rest of the runs that it cuts is given back only when the new object has
-// its owner, for give_back looks at the owners of neighbours.
+// Takes the place out of the free runs. The rest of the runs that it cuts is given back only when the new
+// object has its owner, for give_back looks at the owners of neighbours.
 Heap::Leftovers Heap::take(const Place& place, std::uint32_t granules) {
   Leftovers rest;
   const Granule start = place.start, end = start + granules;
@@ -237,10 +102,7 @@ Heap::Leftovers Heap::take(const Place& place, std::uint32_t granules) {
     at = run_end;
   }
   if (place.fresh_chunks != 0) {
-    if (purge_regret_armed_ && now_ms() - purged_ms_ < kRegretAges * purge_age_ms_) {
-      purge_age_ms_ = purge_age_ms_ * 2 < kLongestAgeMs ? purge_age_ms_ * 2 : kLongestAgeMs;
-      purge_regret_armed_ = false;
-    }
+    regret_purge();
     statistics_.touched_bytes += place.fresh_chunks * kChunkBytes;
   }
   return rest;
@@ -258,7 +120,8 @@ void Heap::give_back(const Leftovers& leftovers) {
   }
 }
 
-// Makes [start, start + granules), which no run holds and nobody owns, a free run, joined to neighbours of its kind.
+// Makes [start, start + granules), which no run holds and nobody owns, a free run, joined to neighbours of
+// its kind.
 void Heap::insert_free(Granule start, std::uint32_t granules, RunKind kind) {
   if (start != 0 && is_free(start - 1)) {
     const Granule before = start - records_[start - 1].length;
@@ -293,7 +156,8 @@ void Heap::push(Command::Kind kind, Granule head, std::uint32_t granules, bool z
 
 void Heap::account_born(std::uint32_t granules) {
   statistics_.live_bytes += granules * kGranuleBytes;
-  if (statistics_.live_bytes > statistics_.live_peak_bytes) statistics_.live_peak_bytes = statistics_.live_bytes;
+  if (statistics_.live_bytes > statistics_.live_peak_bytes)
+    statistics_.live_peak_bytes = statistics_.live_bytes;
 }
 
 // Waits until the pager has a place for that many live bytes; false when it has said that there is none.
@@ -309,10 +173,12 @@ bool Heap::make_room(std::uint64_t needed_bytes) {
   }
 }
 
-// Before a place makes touched_bytes exceed the threshold: gives idle frames back, then calls on_pressure. False when
-// there is no place any more.
+// Before a place makes touched_bytes exceed the threshold: gives idle frames back, then calls on_pressure.
+// False when there is no place any more.
 bool Heap::settle_pressure(Place& place, std::uint32_t granules, std::uint32_t alignment) {
-  const auto exceeds = [&] { return statistics_.touched_bytes + place.fresh_chunks * kChunkBytes > pressure_bytes_; };
+  const auto exceeds = [&] {
+    return statistics_.touched_bytes + place.fresh_chunks * kChunkBytes > pressure_bytes_;
+  };
   if (place.fresh_chunks == 0 || !exceeds()) return true;
   const std::uint32_t now = now_ms();
   if (link_->active.load(std::memory_order_acquire) == 0 && now - pressure_purged_ms_ >= kPressurePurgeMs) {
@@ -321,7 +187,8 @@ bool Heap::settle_pressure(Place& place, std::uint32_t granules, std::uint32_t a
     if (!place.found()) return false;
   }
   if (exceeds() && options_.on_pressure != nullptr) {
-    options_.on_pressure(options_.on_pressure_context, statistics_.touched_bytes + place.fresh_chunks * kChunkBytes);
+    options_.on_pressure(options_.on_pressure_context,
+                         statistics_.touched_bytes + place.fresh_chunks * kChunkBytes);
   }
   return true;
 }
@@ -336,12 +203,13 @@ void Heap::mark_dirty(Granule start, std::uint32_t granules) {
   });
 }
 
-// Zeroes what was handed out before of an object that is not dirty itself yet; the rest is zero already and may stay
-// without frames.
+// Zeroes what was handed out before of an object that is not dirty itself yet; the rest is zero already and
+// may stay without frames.
 void Heap::zero_dirty(Granule start, std::uint32_t granules) {
   std::uint64_t dirty_from = 0, dirty_granules = 0;  // one memset for a row of dirty chunks
   const auto flush = [&] {
-    if (dirty_granules != 0) std::memset(arena_->address_of(Granule(dirty_from)), 0, dirty_granules * kGranuleBytes);
+    if (dirty_granules != 0)
+      std::memset(arena_->address_of(Granule(dirty_from)), 0, dirty_granules * kGranuleBytes);
     dirty_granules = 0;
   };
   for_each_chunk(start, granules, [&](Chunk chunk, GranuleMask mask) {
@@ -361,7 +229,8 @@ void Heap::zero_dirty(Granule start, std::uint32_t granules) {
   flush();
 }
 
-// The same while a pager runs: what is mapped may hold anything (frames come recycled), what is absent comes as zero.
+// The same while a pager runs: what is mapped may hold anything (frames come recycled), what is absent comes
+// as zero.
 void Heap::zero_present(Granule start, std::uint32_t granules) {
   for_each_chunk(start, granules, [this](Chunk chunk, GranuleMask mask) {
     if (link_->present != nullptr && link_->all_absent(chunk, mask)) return;
@@ -481,79 +350,10 @@ bool Heap::resize_in_place(void* p, std::size_t bytes) {
   return ok;
 }
 
-// --- Purge by age
-
-void Heap::purge_sometimes(std::uint32_t now) {
-  if (now - purge_checked_ms_ < kPurgeCheckMs) return;
-  purge_checked_ms_ = now;
-  if (purge_locked(purge_age_ms_, kPurgeStepBytes) != 0) {
-    purged_ms_ = now;
-    purge_regret_armed_ = true;
-  }
-}
-
-std::uint64_t Heap::purge(std::uint64_t age_ms) {
-  lock();
-  const std::uint64_t bytes = purge_locked(age_ms, ~std::uint64_t{0});
-  unlock();
-  return bytes;
-}
-
-std::uint64_t Heap::purge_locked(std::uint64_t age_ms, std::uint64_t most_bytes) {
-  if (link_->active.load(std::memory_order_acquire) != 0) return 0;
-  const std::uint32_t now = now_ms();
-  std::uint64_t purged = 0;
-  for (Granule run = warm_.best_fit(kAll); run != kNoGranule && purged < most_bytes;) {
-    const std::uint32_t length = records_[run].length;
-    purged += purge_run(run, age_ms, now, most_bytes - purged);
-    run = warm_.best_fit(length, run + 1);  // what purging left of the run is shorter and lies before that
-  }
-  statistics_.purged_bytes += purged;
-  return purged;
-}
-
-// Gives back the frames of the whole chunks of one warm run that are old enough.
-std::uint64_t Heap::purge_run(Granule run, std::uint64_t age_ms, std::uint32_t now, std::uint64_t most_bytes) {
-  const Granule end = run + records_[run].length;
-  std::uint64_t purged = 0;
-  Granule rest = run;  // start of the warm run that holds what is left
-  for (Granule at = align_up(run, kAll); std::uint64_t(at) + kAll <= end && purged < most_bytes;) {
-    Granule stop = at;
-    while (std::uint64_t(stop) + kAll <= end && purged + (stop - at) * kGranuleBytes < most_bytes &&
-           now - chunks_[chunk_of(stop)].freed_at_ms >= age_ms) {
-      stop += kAll;
-    }
-    if (stop == at) {
-      at += kAll;
-      continue;
-    }
-    const std::uint64_t bytes = (stop - at) * kGranuleBytes;
-    if (sys(SYS_madvise, arena_->address_of(at), bytes, MADV_DONTNEED) != 0) return purged;  // locked memory
-    for (Chunk c = chunk_of(at); c < chunk_of(stop); c++) {
-      chunks_[c].dirty[0].store(0, std::memory_order_relaxed);
-      chunks_[c].dirty[1].store(0, std::memory_order_relaxed);
-    }
-    warm_.remove(rest);
-    // The pieces are put back from the last to the first, each against neighbours that stand: first the two warm ones.
-    if (stop < end) {
-      write_tags(stop, end - stop, RunKind::warm);
-      warm_.insert(stop);
-    }
-    if (rest < at) {
-      write_tags(rest, at - rest, RunKind::warm);
-      warm_.insert(rest);
-    }
-    insert_free(at, stop - at, RunKind::cold);
-    statistics_.touched_bytes -= bytes;
-    purged += bytes;
-    rest = at = stop;
-  }
-  return purged;
-}
-
 // --- Looking
 
-void Heap::for_each_object(void (*visit)(void* context, Granule head, std::uint32_t granules), void* context) const {
+void Heap::for_each_object(void (*visit)(void* context, Granule head, std::uint32_t granules),
+                           void* context) const {
   for (Granule at = 0; at < frontier_;) {
     if (is_free(at)) {
       at += records_[at].length;
@@ -581,9 +381,12 @@ void Heap::validate() const {
   while (at < frontier_) {
     if (!is_free(at)) {
       const std::uint32_t granules = arena_->length(at);
-      TERRACE_CHECK(granules != 0 && std::uint64_t(at) + granules <= frontier_, "an object ends before the frontier");
-      for (std::uint32_t i = 0; i < granules; i++) TERRACE_CHECK(arena_->owner(at + i) == at, "an object owns all of it");
-      TERRACE_CHECK(records_[at].requested_bytes <= granules * kGranuleBytes, "an object holds what was asked for");
+      TERRACE_CHECK(granules != 0 && std::uint64_t(at) + granules <= frontier_,
+                    "an object ends before the frontier");
+      for (std::uint32_t i = 0; i < granules; i++)
+        TERRACE_CHECK(arena_->owner(at + i) == at, "an object owns all of it");
+      TERRACE_CHECK(records_[at].requested_bytes <= granules * kGranuleBytes,
+                    "an object holds what was asked for");
       live += granules;
       objects++;
       at += granules;
@@ -592,7 +395,8 @@ void Heap::validate() const {
     }
     const std::uint32_t granules = records_[at].length;
     const RunKind kind = records_[at].kind;
-    TERRACE_CHECK(granules != 0 && std::uint64_t(at) + granules <= frontier_, "a free run ends before the frontier");
+    TERRACE_CHECK(granules != 0 && std::uint64_t(at) + granules <= frontier_,
+                  "a free run ends before the frontier");
     TERRACE_CHECK(records_[at + granules - 1].length == granules, "both tags of a free run agree");
     for (std::uint32_t i = 0; i < granules; i++) TERRACE_CHECK(is_free(at + i), "a free run has no owner");
     TERRACE_CHECK(!before_free || before_kind != kind, "free runs of one kind are joined");
@@ -613,8 +417,10 @@ void Heap::validate() const {
   }
   TERRACE_CHECK(at == frontier_, "runs tile the arena up to the frontier");
   TERRACE_CHECK(warm == warm_.count() && cold == cold_.count(), "no free run is listed twice");
-  TERRACE_CHECK(objects == statistics_.objects && live * kGranuleBytes == statistics_.live_bytes, "objects are counted");
-  TERRACE_CHECK((frontier_ - cold_granules) * kGranuleBytes == statistics_.touched_bytes, "touched bytes are counted");
+  TERRACE_CHECK(objects == statistics_.objects && live * kGranuleBytes == statistics_.live_bytes,
+                "objects are counted");
+  TERRACE_CHECK((frontier_ - cold_granules) * kGranuleBytes == statistics_.touched_bytes,
+                "touched bytes are counted");
   lock_.unlock();
 }
 

@@ -1,19 +1,21 @@
-// The program's side of the arena: which granules are objects, which are free, which free ones still have their frames.
+// The program's side of the arena: which granules are objects, which are free, which free ones still have
+// their frames.
 //
-// Nouns: a *run* is a row of granules. Free runs are kept by size and coalesce with their neighbours (boundary tags in
-// Arena's `length` table and in our own). A freed run keeps its mapped huge-page frames for the next allocation
-// (*recycled frames*); frames that nobody wanted for a while go back to the system (purge by age) as long as there is
-// no pager, and to the pager's pool when there is one. Works before and without the pager.
+// Nouns: a *run* is a row of granules. Free runs are kept by size and coalesce with their neighbours
+// (boundary tags in Arena's `length` table and in our own). A freed run keeps its mapped huge-page frames for
+// the next allocation
+// (*recycled frames*); frames that nobody wanted for a while go back to the system (purge by age) as long as
+// there is no pager, and to the pager's pool when there is one. Works before and without the pager.
 //
-// Placement: best fit among *warm* runs (those with frames, see free_runs.hpp), lowest address first among equals; only
-// where none fits are new chunks taken, as few as possible: a warm run that ends at cold memory is extended into it.
-// While a pager runs, objects of a chunk and more begin on a chunk, to move as whole huge pages.
-// Everything from the *frontier* (a chunk) on was never handed out, or was given back.
+// Placement: best fit among *warm* runs (those with frames, see free_runs.hpp), lowest address first among
+// equals; only where none fits are new chunks taken, as few as possible: a warm run that ends at cold memory
+// is extended into it. While a pager runs, objects of a chunk and more begin on a chunk, to move as whole
+// huge pages. Everything from the *frontier* (a chunk) on was never handed out, or was given back.
 //
-// Invariant (validate()): objects and free runs tile [0, frontier); no two free runs of one kind touch; cold runs are
-// whole chunks, and the run before the frontier is not cold.
-// Threads: any; one lock inside (a spin lock that sleeps on a futex), never held while waiting for anything but the
-// pager (which never waits for us). No libc heap, no stdio, no errno. fork: lock_for_fork / unlock_after_fork.
+// Invariant (validate()): objects and free runs tile [0, frontier); no two free runs of one kind touch; cold
+// runs are whole chunks, and the run before the frontier is not cold. Threads: any; one lock inside (a spin
+// lock that sleeps on a futex), never held while waiting for anything but the pager (which never waits for
+// us). No libc heap, no stdio, no errno. fork: lock_for_fork / unlock_after_fork.
 #pragma once
 
 #include <atomic>
@@ -33,8 +35,9 @@ enum class Fill : std::uint8_t { undefined, zero };
 struct HeapStatistics {
   std::uint64_t live_bytes = 0, live_peak_bytes = 0;  // of objects, in whole granules
   std::uint64_t objects = 0;
-  std::uint64_t touched_bytes = 0;    // chunks handed out and not given back to the system: bounds what is resident
-  std::uint64_t recycled_count = 0;   // allocations served wholly from runs that had frames
+  std::uint64_t touched_bytes =
+      0;  // chunks handed out and not given back to the system: bounds what is resident
+  std::uint64_t recycled_count = 0;  // allocations served wholly from runs that had frames
   std::uint64_t purged_bytes = 0;
 };
 
@@ -43,8 +46,8 @@ struct HeapOptions {
   std::uint64_t limit_bytes = 0;
   // Frames of free runs older than this go back to the system, no pager running.
   std::uint64_t purge_age_ms = 10'000;
-  // Called with the lock held before an allocation would make touched_bytes exceed `pressure_bytes` (settable later):
-  // starts the pager, or raises the threshold.
+  // Called with the lock held before an allocation would make touched_bytes exceed `pressure_bytes` (settable
+  // later): starts the pager, or raises the threshold.
   void (*on_pressure)(void* context, std::uint64_t touched_bytes) = nullptr;
   void* on_pressure_context = nullptr;
 };
@@ -58,27 +61,30 @@ class Heap {
   // (link->room_refused_bytes). With Fill::zero every byte reads as zero. The object may grow in place to
   // `capacity_bytes`, where that is more.
   void* allocate(std::size_t bytes, std::size_t alignment, Fill fill, std::size_t capacity_bytes = 0);
-  // `p`: from allocate, not yet freed; anything else aborts with one line (a double free, an interior pointer).
+  // `p`: from allocate, not yet freed; anything else aborts with one line (a double free, an interior
+  // pointer).
   void free(void* p);
   // What was asked for, exactly: with more, a program built with FORTIFY_SOURCE=3 that uses all of it aborts.
   std::size_t usable_bytes(const void* p) const;
-  // Shrinks, or grows into free runs behind; false when that is not possible (nothing changed then). While a pager runs
-  // the object keeps its granules: it grows within them only.
+  // Shrinks, or grows into free runs behind; false when that is not possible (nothing changed then). While a
+  // pager runs the object keeps its granules: it grows within them only.
   bool resize_in_place(void* p, std::size_t bytes);
 
-  // Gives frames of free runs that are older than the purge age (all of them with age 0) back to the system. Does
-  // nothing while a pager runs. Returns bytes.
+  // Gives frames of free runs that are older than the purge age (all of them with age 0) back to the system.
+  // Does nothing while a pager runs. Returns bytes.
   std::uint64_t purge(std::uint64_t age_ms);
 
   // Takes the lock for a caller that must see a standing heap (the start of the pager, fork).
   void lock() { lock_.lock(); }
   void unlock() { lock_.unlock(); }
-  // Between them (in the child too) the calling thread alone may use the heap: handlers of other libraries allocate.
+  // Between them (in the child too) the calling thread alone may use the heap: handlers of other libraries
+  // allocate.
   void lock_for_fork() { lock_.hold_for_fork(); }
   void unlock_after_fork() { lock_.release_after_fork(); }
-  // With the lock held: calls visit(context, head, granules) for each live object, in address order. What was not
-  // mapped of such an object reads as zero.
-  void for_each_object(void (*visit)(void* context, Granule head, std::uint32_t granules), void* context) const;
+  // With the lock held: calls visit(context, head, granules) for each live object, in address order. What was
+  // not mapped of such an object reads as zero.
+  void for_each_object(void (*visit)(void* context, Granule head, std::uint32_t granules),
+                       void* context) const;
   // With the lock held.
   void set_pressure_bytes(std::uint64_t bytes) { pressure_bytes_ = bytes; }
 
@@ -86,8 +92,8 @@ class Heap {
   void validate() const;  // takes the lock
 
  private:
-  // Free granules [start, start + granules) that an object is to take. They lie in one or more free runs, of which
-  // `first_run` (the frontier, if they lie behind it) is the first.
+  // Free granules [start, start + granules) that an object is to take. They lie in one or more free runs, of
+  // which `first_run` (the frontier, if they lie behind it) is the first.
   struct Place {
     Granule first_run = kNoGranule, start = 0;
     std::uint32_t fresh_chunks = 0;  // cold chunks that it touches
@@ -96,7 +102,8 @@ class Heap {
   // What is left over of the runs that a place cuts.
   struct Leftovers;
   struct ChunkState {
-    // Granules whose bytes may differ from zero. Changed under the lock, or by the thread that owns the granule.
+    // Granules whose bytes may differ from zero. Changed under the lock, or by the thread that owns the
+    // granule.
     std::atomic<std::uint64_t> dirty[2];
     std::uint32_t freed_at_ms;  // of its last freed granule, on the purge clock
     std::uint32_t unused;
@@ -111,7 +118,8 @@ class Heap {
   Place find_aligned(std::uint32_t granules, std::uint32_t alignment) const;
   Place find_warm(std::uint32_t granules, std::uint32_t alignment) const;
   Place find_fresh(std::uint32_t granules, std::uint32_t alignment) const;
-  Place extend(Granule run, std::uint32_t run_granules, std::uint32_t granules, std::uint32_t alignment) const;
+  Place extend(Granule run, std::uint32_t run_granules, std::uint32_t granules,
+               std::uint32_t alignment) const;
   Place find_anywhere(std::uint32_t granules, std::uint32_t alignment) const;
   std::uint32_t count_fresh(Granule first_run, Granule start, std::uint32_t granules) const;
 
@@ -126,6 +134,7 @@ class Heap {
   void mark_dirty(Granule start, std::uint32_t granules);
   void zero_dirty(Granule start, std::uint32_t granules);
   void zero_present(Granule start, std::uint32_t granules);
+  void regret_purge();
   void purge_sometimes(std::uint32_t now);
   std::uint64_t purge_locked(std::uint64_t age_ms, std::uint64_t most_bytes);
   std::uint64_t purge_run(Granule run, std::uint64_t age_ms, std::uint32_t now, std::uint64_t most_bytes);

@@ -1,8 +1,8 @@
 // A lock for code inside malloc: spins a little, then sleeps on a futex. No thread-local data, no libc.
 //
-// It may be held over a fork (hold_for_fork): until release_after_fork the holding thread passes its own lock() freely,
-// because other libraries' fork handlers, which run while we hold it, allocate too.
-// Threads: any of one process; the word is not for sharing between processes.
+// It may be held over a fork (hold_for_fork): until release_after_fork the holding thread passes its own
+// lock() freely, because other libraries' fork handlers, which run while we hold it, allocate too. Threads:
+// any of one process; the word is not for sharing between processes.
 #pragma once
 
 #include <linux/futex.h>
@@ -24,7 +24,8 @@ class SpinLock {
   }
   void unlock() {
     if (held_for_fork_by_me()) return;
-    if (word_.exchange(kFree, std::memory_order_release) == kWaited) sys(SYS_futex, &word_, FUTEX_WAKE_PRIVATE, 1, 0);
+    if (word_.exchange(kFree, std::memory_order_release) == kWaited)
+      sys(SYS_futex, &word_, FUTEX_WAKE_PRIVATE, 1, 0);
   }
 
   void hold_for_fork() {

@@ -24,7 +24,8 @@ Outcome run(const std::string& command) {
   REQUIRE(pipe != nullptr);
   Outcome outcome{0, {}};
   std::array<char, 4096> buffer;
-  while (std::size_t n = std::fread(buffer.data(), 1, buffer.size(), pipe)) outcome.output.append(buffer.data(), n);
+  while (std::size_t n = std::fread(buffer.data(), 1, buffer.size(), pipe))
+    outcome.output.append(buffer.data(), n);
   outcome.status = WEXITSTATUS(pclose(pipe));
   return outcome;
 }
@@ -42,8 +43,9 @@ TEST_CASE("preload: the library exports the malloc family and nothing else") {
   std::set<std::string> names;
   std::istringstream lines(nm.output);
   for (std::string address, kind, name; lines >> address >> kind >> name;) names.insert(name);
-  const std::set<std::string> family{"malloc", "free", "cfree", "calloc", "realloc", "reallocarray", "memalign",
-      "aligned_alloc", "posix_memalign", "valloc", "pvalloc", "malloc_usable_size"};
+  const std::set<std::string> family{"malloc",         "free",         "cfree",    "calloc",
+                                     "realloc",        "reallocarray", "memalign", "aligned_alloc",
+                                     "posix_memalign", "valloc",       "pvalloc",  "malloc_usable_size"};
   CHECK(names == family);
 }
 
@@ -82,7 +84,8 @@ TEST_CASE("preload: every edge case answers as under glibc") {
 }
 
 TEST_CASE("preload: contents survive alignment, realloc over the threshold, and reuse") {
-  for (const char* environment : {"", "TERRACE_MIN_OBJECT=16KiB", "TERRACE_MIN_OBJECT=4MiB", "TERRACE_MIN_OBJECT=nonsense"}) {
+  for (const char* environment :
+       {"", "TERRACE_MIN_OBJECT=16KiB", "TERRACE_MIN_OBJECT=4MiB", "TERRACE_MIN_OBJECT=nonsense"}) {
     CAPTURE(environment);
     const Outcome got = preloaded(kPrograms + "/contents", environment);
     CHECK(got.status == 0);
@@ -123,8 +126,8 @@ TEST_CASE("preload: malloc and free of a small block cost at most 8 instructions
     return;
   }
   const auto instructions = [](bool with, long pairs) {
-    const std::string command =
-        "valgrind --tool=callgrind --callgrind-out-file=/dev/null " + kPrograms + "/pairs " + std::to_string(pairs);
+    const std::string command = "valgrind --tool=callgrind --callgrind-out-file=/dev/null " + kPrograms +
+                                "/pairs " + std::to_string(pairs);
     const Outcome got = with ? preloaded(command) : plain(command);
     REQUIRE(got.status == 0);
     const auto at = got.output.find("Collected :");
@@ -132,7 +135,9 @@ TEST_CASE("preload: malloc and free of a small block cost at most 8 instructions
     return std::stol(got.output.substr(at + 11));
   };
   constexpr long kPairs = 20'000;
-  const auto per_pair = [&](bool with) { return double(instructions(with, kPairs) - instructions(with, 0)) / kPairs; };
+  const auto per_pair = [&](bool with) {
+    return double(instructions(with, kPairs) - instructions(with, 0)) / kPairs;
+  };
   const double more = per_pair(true) - per_pair(false);
   MESSAGE("instructions more a pair: " << more);
   CHECK(more <= 8.01);
@@ -161,7 +166,8 @@ TEST_CASE("preload: it can be opened after 40 libraries with thread-local storag
 
 TEST_CASE("preload: NumPy computes the same with it as without") {
   const std::string job =
-      "/usr/bin/python3 -c 'import numpy as n, zlib; r = n.random.default_rng(3); a = r.random((900, 900)); t = 0\n"
+      "/usr/bin/python3 -c 'import numpy as n, zlib; r = n.random.default_rng(3); a = r.random((900, 900)); "
+      "t = 0\n"
       "for i in range(20):\n"
       "  a = a @ a.T % 1 + n.zeros((900, 900)); t = zlib.crc32(n.concatenate([a, a * 2]).tobytes(), t)\n"
       "print(t)'";
@@ -180,6 +186,7 @@ TEST_CASE("preload: PyTorch loads and computes under it") {
     MESSAGE("skipped: /usr/bin/python3 has no torch");
     return;
   }
-  const Outcome got = preloaded("/usr/bin/python3 -c 'import numpy, torch; print(int(torch.ones(3000, 3000).sum()))'");
+  const Outcome got =
+      preloaded("/usr/bin/python3 -c 'import numpy, torch; print(int(torch.ones(3000, 3000).sum()))'");
   CHECK(got.output == "9000000\n");
 }

@@ -1,4 +1,5 @@
-// The heap against a brute-force model: an ordered map of the intervals that are live, and the bytes each must hold.
+// The heap against a brute-force model: an ordered map of the intervals that are live, and the bytes each
+// must hold.
 #include <doctest/doctest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -39,7 +40,8 @@ std::uint64_t resident_kib() {
   return resident * 4;
 }
 
-// A byte at the start, the end and every page, drawn from the seed: cheap, and catches overlap and lost pages.
+// A byte at the start, the end and every page, drawn from the seed: cheap, and catches overlap and lost
+// pages.
 void fill(std::byte* p, std::size_t bytes, std::uint64_t seed) {
   for (std::size_t i = 0; i < bytes; i += 4096) p[i] = std::byte(seed + i / 4096);
   p[bytes - 1] = std::byte(seed * 3);
@@ -138,16 +140,19 @@ class Model {
   Objects objects_;
 };
 
-// Answers the heap as a pager would, without moving anything: drains the queue and keeps the books of live objects.
+// Answers the heap as a pager would, without moving anything: drains the queue and keeps the books of live
+// objects.
 class FakePager {
  public:
   explicit FakePager(World& world) : link_(*world.link) {
     present_ = std::make_unique<std::atomic<std::uint64_t>[]>(2 * kChunks);
     for (std::size_t i = 0; i < 2 * kChunks; i++) present_[i] = ~std::uint64_t{0};
     world.heap.lock();
-    world.heap.for_each_object([](void* self, Granule head, std::uint32_t granules) {
-      static_cast<FakePager*>(self)->books_[head] = granules;
-    }, this);
+    world.heap.for_each_object(
+        [](void* self, Granule head, std::uint32_t granules) {
+          static_cast<FakePager*>(self)->books_[head] = granules;
+        },
+        this);
     link_.present = present_.get();
     link_.active.store(1);
     world.heap.unlock();
@@ -461,7 +466,8 @@ TEST_CASE("heap: a double free, an interior pointer and a foreign one abort") {
   auto* p = static_cast<std::byte*>(w.heap.allocate(kMiB, 16, Fill::undefined));
   auto* q = static_cast<std::byte*>(w.heap.allocate(kMiB, 16, Fill::undefined));
   w.heap.free(q);
-  for (void* bad : {static_cast<void*>(q), static_cast<void*>(p + 16), static_cast<void*>(p + kGranuleBytes)}) {
+  for (void* bad :
+       {static_cast<void*>(q), static_cast<void*>(p + 16), static_cast<void*>(p + kGranuleBytes)}) {
     const int status = status_of([&] { w.heap.free(bad); });
     CHECK((WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT));
   }

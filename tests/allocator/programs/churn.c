@@ -1,4 +1,5 @@
-/* 200,000 blocks of 64 KiB to 8 MiB come and go: the number of mappings must not follow. Prints their growth. */
+/* 200,000 blocks of 64 KiB to 8 MiB come and go: the number of mappings must not follow. Prints their growth.
+ */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,16 +1,17 @@
-/* Contents under the malloc family: alignments, realloc over the border between libc and objects, zeros of calloc. */
+/* Contents under the malloc family: alignments, realloc over the border between libc and objects, zeros of
+ * calloc. */
 #include <malloc.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define NEED(x) \
-  do { \
-    if (!(x)) { \
+#define NEED(x)                                       \
+  do {                                                \
+    if (!(x)) {                                       \
       fprintf(stderr, "line %d: %s\n", __LINE__, #x); \
-      return 1; \
-    } \
+      return 1;                                       \
+    }                                                 \
   } while (0)
 
 static void put(unsigned char* p, size_t n) {
@@ -42,7 +43,8 @@ int main(void) {
     }
   }
   /* Every step over and under the threshold keeps the bytes. */
-  size_t steps[] = {100, 131071, 131072, 131073, 50, 200000, 70000, 5 << 20, 65535, 1, 64 << 20, 130000, 3 << 20, 140000};
+  size_t steps[] = {100,     131071, 131072, 131073,   50,     200000,  70000,
+                    5 << 20, 65535,  1,      64 << 20, 130000, 3 << 20, 140000};
   size_t had = 10;
   unsigned char* p = malloc(had);
   put(p, had);

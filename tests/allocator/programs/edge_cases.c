@@ -1,5 +1,6 @@
-/* Prints what the malloc family answers at its edges: one line a case, to be the same under glibc and under Terrace.
-   With an argument it also fails where posix_memalign touches errno, as glibc does on ENOMEM and POSIX does not ask. */
+/* Prints what the malloc family answers at its edges: one line a case, to be the same under glibc and under
+   Terrace. With an argument it also fails where posix_memalign touches errno, as glibc does on ENOMEM and
+   POSIX does not ask. */
 #include <errno.h>
 #include <malloc.h>
 #include <stdint.h>
@@ -11,7 +12,8 @@ static void* volatile sink;
 
 static void show(const char* what, void* p) {
   sink = p;
-  printf("%s: %s errno %d usable>0 %d\n", what, p ? "pointer" : "null", p ? 0 : errno, p ? malloc_usable_size(p) > 0 : 0);
+  printf("%s: %s errno %d usable>0 %d\n", what, p ? "pointer" : "null", p ? 0 : errno,
+         p ? malloc_usable_size(p) > 0 : 0);
   free(p);
   errno = 0;
 }

@@ -1,4 +1,5 @@
-// Eight threads allocate and free 1 B to 64 MiB while the main thread forks; each child allocates, frees and leaves.
+// Eight threads allocate and free 1 B to 64 MiB while the main thread forks; each child allocates, frees and
+// leaves.
 #include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>

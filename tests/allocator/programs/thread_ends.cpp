@@ -1,5 +1,5 @@
-// A thousand threads end, each with libc's own clean-up (resolver, locale, error texts) and with a key whose destructor
-// frees one large block and allocates another. Prints nothing; fails when resident memory grows.
+// A thousand threads end, each with libc's own clean-up (resolver, locale, error texts) and with a key whose
+// destructor frees one large block and allocates another. Prints nothing; fails when resident memory grows.
 #include <netdb.h>
 #include <pthread.h>
 #include <unistd.h>
