@@ -236,7 +236,7 @@ def table(rows):
     """Ratios first, then what they are made of."""
     head = ["ratio", "target", "", "what", "Terrace", "peer", "unit", "against", "of the bound"]
     mark = {True: "ok", False: "NO", None: ""}
-    body = [[_number(r["ratio"]), r["target"] or "", mark[r["holds"]] if r["target"] else "", r["name"],
+    body = [[_number(r["ratio"]), "" if r["target"] is None else str(r["target"]), mark[r["holds"]] if r["target"] is not None else "", r["name"],
              _number(r["terrace"]), _number(r["peer"]), r["unit"], r["peer_name"],
              "" if r["bound_share"] is None else "%.0f %%" % (100 * r["bound_share"])] for r in rows]
     widths = [max(len(row[i]) for row in [head] + body) for i in range(len(head))]
