@@ -38,6 +38,9 @@ struct RigOptions {
   bool start = true;                      // the pager at once; else start_pager() later
   std::uint64_t store_capacity_bytes = 0;
   bool may_fail = false;  // the test expects fatal()
+  std::vector<io::FaultRule> faults = {};  // a faulty device over `device`, with `seed`
+  std::uint32_t depth = 64;                // of the device
+  std::uint32_t io_timeout_ms = 5000;
 };
 
 class Rig {
@@ -50,18 +53,26 @@ class Rig {
     require(store_.open({.directory = store_directory().c_str(), .capacity_bytes = options.store_capacity_bytes}), "store");
     switch (options.device) {
       case DeviceKind::memory:
-        require(memory_.open({.size_bytes = options.store_bytes, .latency_polls = options.latency_polls, .seed = options.seed}),
+        require(memory_.open({.size_bytes = options.store_bytes, .depth = options.depth,
+                              .latency_polls = options.latency_polls, .seed = options.seed}),
                 "memory device");
         base_ = &memory_;
         break;
       case DeviceKind::uring:
-        require(uring_.open(store_.descriptor(), {64, store_.alignment()}), "uring");
+        require(uring_.open(store_.descriptor(), {options.depth, store_.alignment()}), "uring");
         base_ = &uring_;
         break;
       case DeviceKind::sync:
-        require(sync_.open(store_.descriptor(), {64, store_.alignment()}), "sync");
+        require(sync_.open(store_.descriptor(), {options.depth, store_.alignment()}), "sync");
         base_ = &sync_;
         break;
+    }
+    if (!options.faults.empty()) {
+      require(faulty_.open(*base_, options.faults, options.seed), "faulty device");
+      if (options.device == DeviceKind::memory) faulty_.attach(memory_);
+      if (options.device == DeviceKind::uring) faulty_.attach(uring_);
+      if (options.device == DeviceKind::sync) faulty_.attach(sync_);
+      base_ = &faulty_;
     }
     if (options.start) start_pager();
   }
@@ -94,7 +105,7 @@ class Rig {
     pager_options.object_limit_bytes = options_.limit_bytes;
     pager_options.force_eviction = options_.force_eviction;
     pager_options.seed = options_.seed;
-    pager_options.io_timeout_ms = 5000;
+    pager_options.io_timeout_ms = options_.io_timeout_ms;
     pager_ = std::make_unique<Pager>();
     heap_.lock();
     const Status started = pager_->start(parts, pager_options);
@@ -126,6 +137,7 @@ class Rig {
   JobPage& job() { return *job_; }
   JobCounters& counters() { return job_->counters; }
   io::MemoryDevice& memory() { return memory_; }
+  const io::FaultyDevice& faulty() const { return faulty_; }
   bool pager_ended() const { return ended_; }
 
   static std::string store_directory() {
@@ -150,6 +162,7 @@ class Rig {
   io::MemoryDevice memory_;
   io::UringDevice uring_;
   io::SyncDevice sync_;
+  io::FaultyDevice faulty_;
   io::BlockDevice* base_ = nullptr;
   tiering::StreamPolicy stream_;
   tiering::LruPolicy lru_;
