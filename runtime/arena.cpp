@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 
 #include <cerrno>
+#include <initializer_list>
 
 #include "base/syscall.hpp"
 
@@ -62,8 +63,9 @@ std::uintptr_t reserve_aligned(std::uint64_t bytes) {
   return base;
 }
 
-std::uint64_t table_bytes(std::uint64_t reserved_bytes) {
-  return reserved_bytes / kGranuleBytes * sizeof(std::atomic<std::uint32_t>);
+// Bytes of one table for that much arena.
+std::uint64_t table_bytes(std::uint64_t arena_bytes) {
+  return round_up(arena_bytes / kGranuleBytes * sizeof(std::atomic<std::uint32_t>), kPageBytes);
 }
 
 }  // namespace
@@ -76,7 +78,7 @@ Status Arena::reserve() {
   const std::uintptr_t base = reserve_aligned(allowed);
   if (base == 0) return Status::failure(ErrorCode::no_memory, ENOMEM, "no address space for the arena");
   const std::uint64_t bytes = table_bytes(allowed);
-  const std::uintptr_t tables = map(0, 2 * bytes, PROT_READ | PROT_WRITE, 0);
+  const std::uintptr_t tables = map(0, 2 * bytes, PROT_NONE, 0);
   if (tables == 0) {
     unmap(base, allowed);
     return Status::failure(ErrorCode::no_memory, ENOMEM, "no address space for the tables of the arena");
@@ -116,6 +118,12 @@ Status Arena::open_up_to(std::uint64_t bytes) {
     r = sys(SYS_mprotect, base_ + opened, target - opened, PROT_READ | PROT_WRITE);
   }
   if (r < 0) return Status::from_errno(int(-r), "the kernel refuses to open more of the arena");
+  // The tables follow in step: opened whole, they would be filled whole (0.5 GiB) by a program that locks its
+  // memory.
+  for (const auto* table : {owner_, length_}) {
+    r = sys(SYS_mprotect, table, table_bytes(target), PROT_READ | PROT_WRITE);
+    if (r < 0) return Status::from_errno(int(-r), "the kernel refuses to open more of the arena's tables");
+  }
   opened_bytes_.store(target, std::memory_order_release);
   return Status::success();
 }

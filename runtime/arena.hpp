@@ -42,7 +42,7 @@ class Arena {
   Granule granule_at(const void* p) const { return Granule((std::uintptr_t(p) - base_) / kGranuleBytes); }
   std::byte* address_of(Granule g) const { return reinterpret_cast<std::byte*>(base_ + std::uint64_t(g) * kGranuleBytes); }
 
-  // Head of the object that owns g, or kNoGranule.
+  // Head of the object that owns g, or kNoGranule. g lies in the opened part (the tables are open as far as it is).
   Granule owner(Granule g) const { return owner_[g].load(std::memory_order_seq_cst) - 1; }
   std::uint32_t length(Granule head) const { return length_[head].load(std::memory_order_relaxed); }
   // Heap only. set_owner publishes with seq_cst on the last store.

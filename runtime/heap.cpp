@@ -30,7 +30,16 @@ void nap(long ns) {
   abort();
 }
 
+// Bytes of the tables for that much arena.
+std::uint64_t records_bytes_for(std::uint64_t arena_bytes) {
+  return round_up(arena_bytes / kGranuleBytes * sizeof(RunRecord), kPageBytes);
+}
+
 }  // namespace
+
+std::uint64_t Heap::chunks_bytes_for(std::uint64_t arena_bytes) {
+  return round_up(arena_bytes / kChunkBytes * sizeof(ChunkState), kPageBytes);
+}
 
 struct Heap::Leftovers {
   struct Piece {
@@ -48,14 +57,15 @@ struct Heap::Leftovers {
 Status Heap::init(Arena* arena, PagerLink* link, const HeapOptions& options) {
   std::uint64_t limit_bytes = round_down(options.limit_bytes, kChunkBytes);
   if (limit_bytes == 0 || limit_bytes > arena->reserved_bytes()) limit_bytes = arena->reserved_bytes();
-  const std::uint64_t records_bytes = limit_bytes / kGranuleBytes * sizeof(RunRecord);
-  const std::uint64_t chunks_bytes = limit_bytes / kChunkBytes * sizeof(ChunkState);
-  const long tables = sys(SYS_mmap, 0, records_bytes + chunks_bytes, PROT_READ | PROT_WRITE,
-                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (tables < 0 && tables > -4096)
+  const std::uint64_t records_bytes = records_bytes_for(limit_bytes);
+  const std::uint64_t all_bytes = records_bytes + chunks_bytes_for(limit_bytes);
+  const long tables =
+      sys(SYS_mmap, 0, all_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (tables < 0 && tables > -4096) {
     return Status::from_errno(int(-tables), "no address space for the tables of the heap");
-  sys(SYS_madvise, tables, records_bytes + chunks_bytes, MADV_DONTDUMP);
-  sys(SYS_madvise, tables, records_bytes + chunks_bytes, MADV_NOHUGEPAGE);
+  }
+  sys(SYS_madvise, tables, all_bytes, MADV_DONTDUMP);
+  sys(SYS_madvise, tables, all_bytes, MADV_NOHUGEPAGE);
   arena_ = arena;
   link_ = link;
   options_ = options;
@@ -240,6 +250,21 @@ void Heap::zero_present(Granule start, std::uint32_t granules) {
 
 // --- Objects
 
+// Makes memory and tables up to `end` usable. The tables follow the arena in step, for they would be filled
+// whole by a program that locks its memory.
+bool Heap::open_up_to(std::uint64_t end) {
+  if (!arena_->open_up_to(round_up(end, kAll) * kGranuleBytes).ok()) return false;
+  std::uint64_t bytes = arena_->opened_bytes();
+  if (bytes > limit() * kGranuleBytes) bytes = limit() * kGranuleBytes;
+  if (bytes == tables_opened_bytes_) return true;
+  if (sys(SYS_mprotect, records_, records_bytes_for(bytes), PROT_READ | PROT_WRITE) < 0 ||
+      sys(SYS_mprotect, chunks_, chunks_bytes_for(bytes), PROT_READ | PROT_WRITE) < 0) {
+    return false;
+  }
+  tables_opened_bytes_ = bytes;
+  return true;
+}
+
 void* Heap::allocate(std::size_t bytes, std::size_t alignment, Fill fill, std::size_t capacity_bytes) {
   const std::uint64_t wanted = granules_for(capacity_bytes > bytes ? capacity_bytes : bytes);
   if (bytes > kTiB || capacity_bytes > kTiB || wanted > limit() || alignment > kGiB) return nullptr;
@@ -251,7 +276,7 @@ void* Heap::allocate(std::size_t bytes, std::size_t alignment, Fill fill, std::s
   const bool active = link_->active.load(std::memory_order_acquire) != 0;
   ok = ok && (!active || make_room(statistics_.live_bytes + granules * kGranuleBytes));
   const std::uint64_t end = std::uint64_t(place.start) + granules;
-  ok = ok && (end <= frontier_ || arena_->open_up_to(round_up(end, kAll) * kGranuleBytes).ok());
+  ok = ok && (end <= frontier_ || open_up_to(end));
   if (!ok) {
     unlock();
     return nullptr;
@@ -279,7 +304,7 @@ void* Heap::allocate(std::size_t bytes, std::size_t alignment, Fill fill, std::s
 
 Granule Heap::checked_head(const void* p, const char* call) const {
   const Granule g = arena_->granule_at(p);
-  if (g >= limit() || arena_->owner(g) != g || p != arena_->address_of(g)) {
+  if (g >= tables_opened_bytes_ / kGranuleBytes || arena_->owner(g) != g || p != arena_->address_of(g)) {
     die(call, p, "not the start of a live object (freed twice, or a pointer into one)");
   }
   return g;
@@ -326,7 +351,7 @@ bool Heap::resize_in_place(void* p, std::size_t bytes) {
     ok = !active && end >= std::uint64_t(head) + granules;
     Place place{from, from, ok ? count_fresh(from, from, more) : 0};
     ok = ok && statistics_.touched_bytes + place.fresh_chunks * kChunkBytes <= pressure_bytes_ &&
-         arena_->open_up_to(round_up(head + granules, kAll) * kGranuleBytes).ok();
+         open_up_to(head + granules);
     if (ok) {
       const Leftovers rest = take(place, more);
       arena_->clear_owner(head);

@@ -123,6 +123,8 @@ class Heap {
   Place find_anywhere(std::uint32_t granules, std::uint32_t alignment) const;
   std::uint32_t count_fresh(Granule first_run, Granule start, std::uint32_t granules) const;
 
+  static std::uint64_t chunks_bytes_for(std::uint64_t arena_bytes);
+  bool open_up_to(std::uint64_t end);
   bool make_room(std::uint64_t needed_bytes);
   bool settle_pressure(Place& place, std::uint32_t granules, std::uint32_t alignment);
   Leftovers take(const Place& place, std::uint32_t granules);
@@ -146,6 +148,8 @@ class Heap {
   std::uint64_t pressure_bytes_ = ~std::uint64_t{0};
   RunRecord* records_ = nullptr;  // one a granule
   ChunkState* chunks_ = nullptr;  // one a chunk
+  // The part of the arena that the tables are open for; read without the lock by calls that hold a pointer into it.
+  std::atomic<std::uint64_t> tables_opened_bytes_{0};
   Granule limit_granules_ = 0;
   Granule frontier_ = 0;
   FreeRuns warm_{}, cold_{};

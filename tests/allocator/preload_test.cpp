@@ -102,6 +102,16 @@ TEST_CASE("preload: a limited address space leaves a working program") {
   }
 }
 
+TEST_CASE("preload: a program that locks its memory holds what it asked for and no more") {
+  const Outcome got = preloaded(kPrograms + "/locked");
+  if (got.status == 77) {
+    MESSAGE("skipped: mlockall is not allowed here");
+    return;
+  }
+  CHECK(got.output == "");
+  CHECK(got.status == 0);
+}
+
 TEST_CASE("preload: a program built with FORTIFY_SOURCE=3 may use all of malloc_usable_size") {
   const Outcome got = preloaded(kPrograms + "/fortified");
   CHECK(got.status == 0);
