@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <cerrno>
+#include <cstring>
 
 #include "base/linux_abi.hpp"
 #include "base/syscall.hpp"
@@ -86,13 +87,18 @@ Status Mover::init_trash() {
   return Status::success();
 }
 
-MoveOutcome Mover::move(void* destination, const void* source, std::uint64_t bytes) {
-  return move_through(descriptor_, destination, source, bytes);
+MoveOutcome Mover::move(void* destination, void* source, std::uint64_t bytes) {
+  return move_through(descriptor_, destination, source, bytes, Towards::shadow);
 }
 
-MoveOutcome Mover::move_through(int descriptor, void* destination, const void* source, std::uint64_t bytes) {
+MoveOutcome Mover::move_home(void* home, void* frame, std::uint64_t bytes) {
+  return move_through(descriptor_, home, frame, bytes, Towards::program);
+}
+
+MoveOutcome Mover::move_through(int descriptor, void* destination, void* source, std::uint64_t bytes, Towards towards) {
   MoveOutcome outcome;
   int busy = 0;
+  if (towards == Towards::program && backlog_size_ != 0) zero_dropped(destination, source, bytes);
   while (outcome.moved_bytes < bytes) {
     abi::UffdioMove m{};
     m.dst = std::uint64_t(destination) + outcome.moved_bytes;
@@ -106,6 +112,10 @@ MoveOutcome Mover::move_through(int descriptor, void* destination, const void* s
     if (error == EAGAIN) {
       if (m.move <= 0) {
         read_into_backlog();
+        if (towards == Towards::program) {
+          zero_dropped(static_cast<std::byte*>(destination) + outcome.moved_bytes,
+                       static_cast<std::byte*>(source) + outcome.moved_bytes, bytes - outcome.moved_bytes);
+        }
         (void)sys(SYS_sched_yield);
       }
       continue;
@@ -117,13 +127,14 @@ MoveOutcome Mover::move_through(int descriptor, void* destination, const void* s
   return outcome;
 }
 
-int Mover::copy_in(void* destination, const void* source, std::uint64_t bytes) {
-  std::uint64_t done = 0;
-  while (done < bytes) {
+int Mover::copy_in(void* home, void* frame, std::uint64_t bytes) {
+  zero_dropped(home, frame, bytes);
+  std::uint64_t step = bytes;
+  for (std::uint64_t done = 0; done < bytes;) {
     uffdio_copy c{};
-    c.dst = std::uint64_t(destination) + done;
-    c.src = std::uint64_t(source) + done;
-    c.len = bytes - done;
+    c.dst = std::uint64_t(home) + done;
+    c.src = std::uint64_t(frame) + done;
+    c.len = step < bytes - done ? step : bytes - done;
     const long result = sys(SYS_ioctl, descriptor_, UFFDIO_COPY, &c);
     if (c.copy > 0) done += std::uint64_t(c.copy);
     if (result == 0) continue;
@@ -132,7 +143,12 @@ int Mover::copy_in(void* destination, const void* source, std::uint64_t bytes) {
       done += kPageBytes;
     } else if (error == EAGAIN) {
       read_into_backlog();
+      zero_dropped(static_cast<std::byte*>(home) + done, static_cast<std::byte*>(frame) + done, bytes - done);
       (void)sys(SYS_sched_yield);
+    } else if (error == ENOENT && step > kPageBytes) {
+      step = kPageBytes;  // the range lies in several mappings (mprotect of a part): one call serves one of them only
+    } else if (error == ENOENT) {
+      done += kPageBytes;  // unmapped meanwhile
     } else {
       return error;
     }
@@ -163,7 +179,7 @@ void Mover::wake(void* start, std::uint64_t bytes) {
 void Mover::discard(void* start, std::uint64_t bytes) {
   // Pieces leave a page table behind at their destination, which would make every later whole page split: two places.
   std::byte* const place = bytes == kChunkBytes ? trash_ : trash_ + kChunkBytes;
-  (void)move_through(trash_descriptor_, place, start, bytes);
+  (void)move_through(trash_descriptor_, place, start, bytes, Towards::shadow);
   (void)sys(SYS_madvise, place, bytes, MADV_DONTNEED);
 }
 
@@ -171,7 +187,40 @@ void Mover::read_into_backlog() {
   while (backlog_size_ < kBacklog) {
     uffd_msg message;
     if (sys(SYS_read, descriptor_, &message, sizeof message) != long(sizeof message)) return;
+    if (in_backlog(message)) continue;
     backlog_[(backlog_head_ + backlog_size_++) % kBacklog] = message;
+  }
+}
+
+// A thread that is interrupted by signals, or that drops one range over and over, must not fill the backlog.
+bool Mover::in_backlog(const uffd_msg& message) const {
+  for (std::uint32_t i = 0; i < backlog_size_; ++i) {
+    const uffd_msg& known = backlog_[(backlog_head_ + i) % kBacklog];
+    if (known.event != message.event) continue;
+    if (message.event == UFFD_EVENT_PAGEFAULT && known.arg.pagefault.address == message.arg.pagefault.address) return true;
+    if (message.event == UFFD_EVENT_REMOVE && known.arg.remove.start == message.arg.remove.start &&
+        known.arg.remove.end == message.arg.remove.end)
+      return true;
+  }
+  return false;
+}
+
+// Zeroes in the frame what the messages of the backlog say was dropped from [home, home + bytes).
+void Mover::zero_dropped(void* home, void* frame, std::uint64_t bytes) const {
+  const std::uint64_t low = std::uint64_t(home), high = low + bytes;
+  for (std::uint32_t i = 0; i < backlog_size_; ++i) {
+    const uffd_msg& message = backlog_[(backlog_head_ + i) % kBacklog];
+    std::uint64_t from = 0, to = 0;
+    if (message.event == UFFD_EVENT_REMOVE || message.event == UFFD_EVENT_UNMAP) {
+      from = message.arg.remove.start;
+      to = message.arg.remove.end;
+    } else if (message.event == UFFD_EVENT_REMAP) {
+      from = message.arg.remap.from;
+      to = from + message.arg.remap.len;
+    }
+    if (from < low) from = low;
+    if (to > high) to = high;
+    if (from < to) std::memset(static_cast<std::byte*>(frame) + (from - low), 0, to - from);
   }
 }
 

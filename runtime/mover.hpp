@@ -36,9 +36,14 @@ class Mover {
   // Moves pages; holes in the source are skipped and stay holes. Retries while the address space is changing (reading
   // pending messages into the backlog meanwhile) and, for a short time, while pages are pinned by an I/O that has just
   // ended.
-  MoveOutcome move(void* destination, const void* source, std::uint64_t bytes);
-  // Copies into absent pages (which the kernel allocates): where MOVE cannot serve. 0 or errno; present pages are skipped.
-  int copy_in(void* destination, const void* source, std::uint64_t bytes);
+  MoveOutcome move(void* destination, void* source, std::uint64_t bytes);
+  // The same towards the program. What unread or unhandled messages say that the program has dropped of `home` is zeroed
+  // in the frame first: the kernel goes on as soon as such a message is read, and old bytes moved home behind its back
+  // would stay there.
+  MoveOutcome move_home(void* home, void* frame, std::uint64_t bytes);
+  // Copies into absent pages (which the kernel allocates), with the care of move_home: where MOVE cannot serve. 0 or errno;
+  // pages that are present, or no longer mapped, are skipped.
+  int copy_in(void* home, void* frame, std::uint64_t bytes);
   // Makes one page read as zero unless it is present; wakes whoever waits on it.
   void fill_zero_page(void* page);
   void wake(void* start, std::uint64_t bytes);
@@ -47,18 +52,24 @@ class Mover {
 
   // Next message, backlog first. False when there is none.
   bool next_message(uffd_msg& message);
+  // Whether messages were read that next_message() has not given out yet.
+  bool has_backlog() const { return backlog_size_ != 0; }
 
   int descriptor() const { return descriptor_; }
 
  private:
-  MoveOutcome move_through(int descriptor, void* destination, const void* source, std::uint64_t bytes);
+  enum class Towards : std::uint8_t { shadow, program };
+  MoveOutcome move_through(int descriptor, void* destination, void* source, std::uint64_t bytes, Towards towards);
   void read_into_backlog();
+  bool in_backlog(const uffd_msg& message) const;
+  void zero_dropped(void* home, void* frame, std::uint64_t bytes) const;
 
   int descriptor_ = -1;
   int trash_descriptor_ = -1;
   void* mapping_ = nullptr;      // of the trash, unaligned
   std::byte* trash_ = nullptr;   // a chunk for whole huge pages, then one for pieces
-  static constexpr std::uint32_t kBacklog = 256;
+  // Room for a message of each of thousands of threads: a MOVE cannot go on while an event is unread.
+  static constexpr std::uint32_t kBacklog = 4096;
   uffd_msg backlog_[kBacklog];
   std::uint32_t backlog_head_ = 0, backlog_size_ = 0;
 };

@@ -195,7 +195,7 @@ class Pager {
     BlockId block;
     std::uint32_t offset, bytes;
   };
-  static constexpr std::uint32_t kRemovals = 256;
+  static constexpr std::uint32_t kRemovals = 512;
   Removal removals_[kRemovals];  // parts of staged or stored blocks that the program dropped: zero when they come home
   std::uint32_t removals_size_ = 0;
 

@@ -14,7 +14,8 @@ using Place = OnlinePolicy::Place;
 
 void Pager::take_messages() {
   uffd_msg message;
-  while (!fatal_ && mover_->next_message(message)) {
+  // A range that is dropped is noted until its block is home: with many of them on their way, further ones wait.
+  while (!fatal_ && removals_size_ < kRemovals / 2 && mover_->next_message(message)) {
     take_commands();  // whatever the heap did before the program could fault
     switch (message.event) {
       case UFFD_EVENT_PAGEFAULT: on_fault(message.arg.pagefault.address); break;
@@ -94,6 +95,7 @@ void Pager::end_block(BlockId id) {
     block.mapped_ahead = false;
   }
   if (last_touched_ == id) last_touched_ = kNoBlock;
+  if (block.wanted) mover_->wake(arena_->address_of(block.first), bytes_of(block));  // a read of what is freed: it tries again
   apply_removals(id, nullptr);
   if (block.list == ListName::clean) books_.remove(clean_, id);
   else if (block.list == ListName::outgoing) books_.remove(outgoing_, id);
@@ -153,6 +155,7 @@ bool Pager::serve(BlockId id) {
     case Residency::empty:
     case Residency::mapped:
       if (populate(id)) return true;
+      if (block.list == ListName::unmovable) books_.remove(unmovable_, id);
       if (block.list == ListName::none) books_.append(waiting_, ListName::waiting, id);
       return false;
     case Residency::staged_dirty:
@@ -209,14 +212,14 @@ bool Pager::populate_run(Block& block, std::uint32_t first, std::uint32_t run) {
   if (block.zero && !shadow_.known_zero(slot)) std::memset(frame, 0, bytes);
   const GranuleMask mask = GranuleMask::range(first, run);
   books_.set_present(chunk, mask);
-  const MoveOutcome outcome = mover_->move(target, frame, bytes);
+  const MoveOutcome outcome = mover_->move_home(target, frame, bytes);
   count(counters_->moves);
   if (outcome.moved_bytes != bytes) {
     const int error = mover_->copy_in(target + outcome.moved_bytes, frame + outcome.moved_bytes, bytes - outcome.moved_bytes);
     count(counters_->copies);
     count(Fallback::copy_in);
     mover_->wake(target, bytes);
-    if (error != 0 && error != ENOENT) fatal("a frame cannot be mapped", &block, error);
+    if (error != 0) fatal("a frame cannot be mapped", &block, error);
     shadow_.release(slot);  // what was moved left holes; counted as frames, so on the safe side
     return true;
   }
@@ -234,14 +237,14 @@ bool Pager::map_slot(BlockId id) {
   const std::uint64_t bytes = std::uint64_t(block.count) * kGranuleBytes;
   apply_removals(id, frame);
   books_.set_present(chunk, BlockTable::mask_of(block));
-  MoveOutcome outcome = mover_->move(home, frame, bytes);
+  MoveOutcome outcome = mover_->move_home(home, frame, bytes);
   count(counters_->moves);
   bool copied = false;
   while (outcome.moved_bytes != bytes && outcome.errno_value == EEXIST) {
     // A page that is there already is newer than the copy in the shadow.
     const std::uint64_t at = outcome.moved_bytes + kPageBytes;
     copied = true;
-    outcome = at < bytes ? mover_->move(home + at, frame + at, bytes - at) : MoveOutcome{bytes - at, 0};
+    outcome = at < bytes ? mover_->move_home(home + at, frame + at, bytes - at) : MoveOutcome{bytes - at, 0};
     outcome.moved_bytes += at;
   }
   if (outcome.moved_bytes != bytes) {
@@ -251,7 +254,7 @@ bool Pager::map_slot(BlockId id) {
     count(counters_->copies);
     count(Fallback::copy_in);
     copied = true;
-    if (error != 0 && error != ENOENT) {
+    if (error != 0) {
       fatal("a block cannot be mapped", &block, error);
       return false;
     }
@@ -354,6 +357,7 @@ void Pager::on_removed(std::uint64_t start, std::uint64_t end) {
     const std::uint64_t block_start = low + std::uint64_t(block.first) * kGranuleBytes;
     const std::uint64_t block_end = block_start + std::uint64_t(block.count) * kGranuleBytes;
     const std::uint64_t from = at > block_start ? at : block_start, to = end < block_end ? end : block_end;
+    block.zero = true;  // what was never populated of it reads as zero, too
     if (from == block_start && to == block_end && block.state == Residency::stored) {
       // All of it: forget the stored copy.
       store_->release(block.extent);
@@ -366,6 +370,7 @@ void Pager::on_removed(std::uint64_t start, std::uint64_t end) {
       // The kernel drops the pages after this message was read, not yet now: a block staged in that gap would bring old
       // bytes back later. It stays where it is for a while.
       if (block.list == ListName::unmovable) books_.remove(unmovable_, id);
+      block.held_since_ns = monotonic_ns();
       if (block.list == ListName::none) hold(id);
     } else if (block.state != Residency::empty) {
       if (removals_size_ == kRemovals) return fatal("too many ranges were dropped by the program at once", &block, ENOMEM);

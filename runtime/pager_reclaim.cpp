@@ -115,7 +115,7 @@ bool Pager::reclaim_dead(std::uint32_t granules) {
   bool alive = outcome.moved_bytes != bytes;
   for (std::uint32_t i = 0; i < run && !alive; ++i) alive = arena_->owner(start + i) != kNoGranule;
   if (alive) {
-    const MoveOutcome back = mover_->move(home, frame, outcome.moved_bytes);
+    const MoveOutcome back = mover_->move_home(home, frame, outcome.moved_bytes);
     if (back.moved_bytes != outcome.moved_bytes) {
       if (mover_->copy_in(home + back.moved_bytes, frame + back.moved_bytes, outcome.moved_bytes - back.moved_bytes) != 0)
         fatal("memory that came to life again cannot be given back", nullptr, back.errno_value);
@@ -194,6 +194,13 @@ void Pager::give_back_frames(std::uint64_t granules) {
 // Takes a mapped block out of the program's reach; it then waits to be compared with its stored copy.
 bool Pager::stage(BlockId id) {
   Block& block = books_[id];
+  // A dropped range that is still to be handled counts for what the block held then, not for what it gets from now on.
+  if (mover_->has_backlog()) return false;
+  if (block.held_since_ns != 0 && monotonic_ns() < block.held_since_ns + kUnmovableRetryNs) {
+    policy_->placed(id, Place::none);
+    books_.append(unmovable_, ListName::unmovable, id);
+    return false;
+  }
   const Slot slot = shadow_.take_hole(block.count);
   if (!slot.valid()) return false;
   std::byte* const home = arena_->address_of(block.first);
@@ -203,7 +210,7 @@ bool Pager::stage(BlockId id) {
   count(counters_->moves);
   if (outcome.moved_bytes != bytes) {
     // Pinned, locked or not writable: all or nothing.
-    const MoveOutcome back = mover_->move(home, frame, outcome.moved_bytes);
+    const MoveOutcome back = mover_->move_home(home, frame, outcome.moved_bytes);
     if (back.moved_bytes != outcome.moved_bytes) {
       if (mover_->copy_in(home + back.moved_bytes, frame + back.moved_bytes, outcome.moved_bytes - back.moved_bytes) != 0)
         fatal("a block that cannot leave cannot be given back", &block, back.errno_value);
