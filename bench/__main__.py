@@ -1,4 +1,5 @@
 """python3 -m bench ID [--json FILE] [--quick]: see scripts/bench."""
+
 import argparse
 import importlib
 import signal
@@ -11,10 +12,16 @@ MODULES = {"P0": "p0", "P1": "p1", "P2": "p2", "P4": "programs", "P5": "programs
 
 def main():
     p = argparse.ArgumentParser(prog="scripts/bench", description="one benchmark of docs/benchmarks.md")
-    p.add_argument("id", type=str.upper, choices=sorted(MODULES), metavar="ID", help=", ".join(sorted(MODULES)))
+    p.add_argument(
+        "id", type=str.upper, choices=sorted(MODULES), metavar="ID", help=", ".join(sorted(MODULES))
+    )
     p.add_argument("--json", metavar="FILE", help="write the rows there")
-    p.add_argument("--quick", action="store_true", help="fewer jobs and rounds: a look, not a figure to quote")
-    p.add_argument("--row", metavar="WORD", action="append", default=[], help="only rows whose name has WORD in it")
+    p.add_argument(
+        "--quick", action="store_true", help="fewer jobs and rounds: a look, not a figure to quote"
+    )
+    p.add_argument(
+        "--row", metavar="WORD", action="append", default=[], help="only rows whose name has WORD in it"
+    )
     a = p.parse_args()
     # So that a kill, too, unwinds the `with` blocks that undo what was done to the machine.
     for number in (signal.SIGTERM, signal.SIGHUP):

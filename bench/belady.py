@@ -1,17 +1,18 @@
 """The least that any policy must move: Belady's MIN on a program's own sequence of touches.
 
-Source: Belady, "A study of replacement algorithms for a virtual-storage computer", IBM Systems Journal 5(2), 1966: evict
-what is used again last. Units are blocks of one size. A block that left dirty is written; one that is equal to its stored
-version is dropped.
+Source: Belady, "A study of replacement algorithms for a virtual-storage computer", IBM Systems Journal
+5(2), 1966: evict what is used again last. Units are blocks of one size. A block that left dirty is written;
+one that is equal to its stored version is dropped.
 """
+
 import heapq
 
 NEVER = 1 << 60
 
 
 def least_moves(passes, capacity, writes):
-    """passes: one list of block numbers a pass; capacity in blocks; writes: whether a pass after the first rewrites what
-    it touches. Returns (blocks in, blocks out) for each pass."""
+    """passes: one list of block numbers a pass; capacity in blocks; writes: whether a pass after the first
+    rewrites what it touches. Returns (blocks in, blocks out) for each pass."""
     sequence = [b for order in passes for b in order]
     next_use, last = [NEVER] * len(sequence), {}
     for at in range(len(sequence) - 1, -1, -1):

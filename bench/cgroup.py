@@ -1,8 +1,9 @@
 """A memory cgroup (version 1 or 2) for one measured program.
 
-Invariant: what `with Group(...)` made is gone when the block ends, however it ends. Leftovers of a run that was killed
-by SIGKILL are found by name (`terrace-bench-<pid>`) and removed by `sweep()`.
+Invariant: what `with Group(...)` made is gone when the block ends, however it ends. Leftovers of a run that
+was killed by SIGKILL are found by name (`terrace-bench-<pid>`) and removed by `sweep()`.
 """
+
 import os
 import re
 import signal
@@ -78,8 +79,8 @@ def _remove(path):
 
 
 class Group:
-    """limit_bytes bounds memory, page cache included. swap=False: memory plus swap has the same bound, so nothing of
-    the group can be swapped out; swap=True: swap is free."""
+    """limit_bytes bounds memory, page cache included. swap=False: memory plus swap has the same bound, so
+    nothing of the group can be swapped out; swap=True: swap is free."""
 
     def __init__(self, name, limit_bytes, swap=False):
         self.limit_bytes, self.swap = int(limit_bytes) & ~4095, swap
@@ -122,7 +123,8 @@ class Group:
         return int(m.group(1)) if m else 0
 
     def counters(self):
-        """peak_bytes, limit_hits (times an allocation met the limit), oom_kills, major_faults, swap_bytes now."""
+        """peak_bytes, limit_hits (times an allocation met the limit), oom_kills, major_faults, swap_bytes
+        now."""
         if version() == 1:
             return {
                 "peak_bytes": int(_read(os.path.join(self.path, "memory.max_usage_in_bytes")) or 0),

@@ -1,12 +1,13 @@
 """scripts/demo: the two pictures of what Terrace is for, watched live; one table at the end, ratios first.
 
-(a) An unmodified PyTorch program trains a character model on a text that Debian packages: with all its DRAM, under
-    Terrace with half of that, under kernel swap with the same half. Losses are compared bit by bit.
+(a) An unmodified PyTorch program trains a character model on a text that Debian packages: with all its DRAM,
+    under Terrace with half of that, under kernel swap with the same half. Losses are compared bit by bit.
 (b) A NumPy program goes round over 2 GiB of arrays in 1 GiB.
 
-What this machine does not allow (no cgroup, no swap) is skipped by name. Cgroups, the swap file and vm.page-cluster are
-undone however the demo ends.
+What this machine does not allow (no cgroup, no swap) is skipped by name. Cgroups, the swap file and
+vm.page-cluster are undone however the demo ends.
 """
+
 import argparse
 import contextlib
 import glob
@@ -61,10 +62,17 @@ class Screen:
 
 
 class Job:
-    """One program and its runs: `rows` are (label, seconds a step, peak bytes, value texts or None, why skipped)."""
+    """One program and its runs: `rows` are (label, seconds a step, peak bytes, value texts or None, why
+    skipped)."""
 
     def __init__(self, name, argv, step_flag, value_field, steps):
-        self.name, self.argv, self.step_flag, self.value_field, self.steps = name, argv, step_flag, value_field, steps
+        self.name, self.argv, self.step_flag, self.value_field, self.steps = (
+            name,
+            argv,
+            step_flag,
+            value_field,
+            steps,
+        )
         self.rows = []
 
     def command(self, steps):
@@ -83,8 +91,8 @@ class Demo:
         self.skipped = []
 
     def run(self, job, label, command, steps, group=None, stats=None, timeout_s=240, may_fail=False):
-        """Runs with a live line; returns a harness.Run, or None when it was stopped at its time (then what it printed
-        until there is in job.partial)."""
+        """Runs with a live line; returns a harness.Run, or None when it was stopped at its time (then what
+        it printed until there is in job.partial)."""
         started = time.monotonic()
         times = []
 
@@ -95,12 +103,25 @@ class Demo:
                 self.screen.progress(label, len(times), steps, "%.2f s a step" % times[-1])
 
         def on_idle():
-            self.screen.progress(label, len(times), steps, "%s, %d s" % (
-                "%.2f s a step" % times[-1] if times else "starting", time.monotonic() - started))
+            self.screen.progress(
+                label,
+                len(times),
+                steps,
+                "%s, %d s"
+                % ("%.2f s a step" % times[-1] if times else "starting", time.monotonic() - started),
+            )
 
         self.screen.progress(label, 0, steps, "starting")
-        return harness.run(command, group, stats=stats, timeout_s=timeout_s, on_line=on_line, on_idle=on_idle,
-                           check=not may_fail, keep_late=True)
+        return harness.run(
+            command,
+            group,
+            stats=stats,
+            timeout_s=timeout_s,
+            on_line=on_line,
+            on_idle=on_idle,
+            check=not may_fail,
+            keep_late=True,
+        )
 
     def keep(self, job, label, r, peak):
         """Adds a finished (or stopped) run to the table and writes its line."""
@@ -112,9 +133,15 @@ class Demo:
         tail = times[1:] or times
         values = r.fields(job.value_field, str)
         job.rows.append((label, median(tail), peak, values, None))
-        self.screen.done(label, "%7.2f s a step   peak %5.0f MiB   %s" % (median(tail), peak / MIB,
-                                                                         "last loss %.4f" % float.fromhex(values[-1])
-                                                                         if job.value_field == "bits" else ""))
+        self.screen.done(
+            label,
+            "%7.2f s a step   peak %5.0f MiB   %s"
+            % (
+                median(tail),
+                peak / MIB,
+                "last loss %.4f" % float.fromhex(values[-1]) if job.value_field == "bits" else "",
+            ),
+        )
 
     def skip(self, job, label, reason):
         job.rows.append((label, None, None, None, reason))
@@ -133,8 +160,18 @@ class Demo:
             group = stack.enter_context(cgroup.Group("terrace", limit)) if not self.no_group else None
             label = "Terrace in %d MiB" % (budget / MIB)
             stats = os.path.join(folder, "stats.json")
-            prefix = [os.path.join(harness.BIN, "terrace"), "run", "--dram", str(int(budget)), "--store", folder,
-                      "--quiet", "--stats", stats, "--"]
+            prefix = [
+                os.path.join(harness.BIN, "terrace"),
+                "run",
+                "--dram",
+                str(int(budget)),
+                "--store",
+                folder,
+                "--quiet",
+                "--stats",
+                stats,
+                "--",
+            ]
             r = self.run(job, label, prefix + job.command(job.steps), job.steps, group, stats=stats)
             self.keep(job, label, r, r.counters.get("peak_bytes") or r.stats.get("dram_peak_bytes", 0))
         label = "kernel swap in %d MiB" % (budget / MIB)
@@ -165,11 +202,22 @@ def table(screen, jobs):
                 body.append(["-", "-", "-", "-", reason or "-", "  " + label])
                 continue
             slow = seconds.get("kernel")
-            same = values == reference[:len(values)]
-            bits = "the reference" if kind == "all" else (
-                "equal (%d of %d)" % (len(values), len(values)) if same else "DIFFERENT")
-            body.append(["%.2f" % (slow / s) if slow else "-", "%.2f" % (seconds["all"] / s), "%.2f" % s,
-                         "%.0f" % (peak / MIB), bits, "  " + label])
+            same = values == reference[: len(values)]
+            bits = (
+                "the reference"
+                if kind == "all"
+                else ("equal (%d of %d)" % (len(values), len(values)) if same else "DIFFERENT")
+            )
+            body.append(
+                [
+                    "%.2f" % (slow / s) if slow else "-",
+                    "%.2f" % (seconds["all"] / s),
+                    "%.2f" % s,
+                    "%.0f" % (peak / MIB),
+                    bits,
+                    "  " + label,
+                ]
+            )
     widths = [max(len(r[i]) for r in [head] + body) for i in range(len(head))]
     screen.say()
     for number, row in enumerate([head] + body):
@@ -194,19 +242,31 @@ def main():
     screen = Screen(sys.stdout)
     demo = Demo(screen, quick=not a.all)
     info = machine.describe(demo.store)
-    screen.say("%s, %d cores, %.0f GiB, kernel %s, store on %s" % (
-        info["cpu"], info["cores"], info["memory_bytes"] / GIB, info["kernel"], info["store"]))
+    screen.say(
+        "%s, %d cores, %.0f GiB, kernel %s, store on %s"
+        % (info["cpu"], info["cores"], info["memory_bytes"] / GIB, info["kernel"], info["store"])
+    )
     jobs = []
     try:
         if glob.glob(TEXT):
-            job = Job("PyTorch: a character model, half of its memory", [PYTHON, CHARLM, TEXT], "--steps", "bits",
-                      12 if a.all else 6)
+            job = Job(
+                "PyTorch: a character model, half of its memory",
+                [PYTHON, CHARLM, TEXT],
+                "--steps",
+                "bits",
+                12 if a.all else 6,
+            )
             jobs.append(job)
             demo.show(job, lambda peak: peak / 2)
         else:
             screen.say("the text (package fortunes) is not here: training skipped")
-        job = Job("NumPy: round and round over 2 GiB in 1 GiB", [PYTHON, NUMPY_JOB, "--job", "scan", "--size", "64"],
-                  "--rounds", "value", 12 if a.all else 6)
+        job = Job(
+            "NumPy: round and round over 2 GiB in 1 GiB",
+            [PYTHON, NUMPY_JOB, "--job", "scan", "--size", "64"],
+            "--rounds",
+            "value",
+            12 if a.all else 6,
+        )
         base = numpy_base()
         jobs.append(job)
         demo.show(job, lambda peak: GIB + base)
@@ -221,21 +281,35 @@ def main():
         return 130
     finally:
         screen.say()
-        screen.say("  Undone: %s." % ("cgroups, the swap file, vm.page-cluster" if not demo.no_swap else
-                                     "cgroups" if not demo.no_group else "nothing was changed on this machine"))
+        screen.say(
+            "  Undone: %s."
+            % (
+                "cgroups, the swap file, vm.page-cluster"
+                if not demo.no_swap
+                else "cgroups" if not demo.no_group else "nothing was changed on this machine"
+            )
+        )
         for text in demo.skipped:
             screen.say("  Skipped: %s." % text)
         if a.installed.strip():
             screen.say("  Packages added before: %s (apt-get remove takes them away)." % a.installed.strip())
-    different = any(values is not None and values != job.rows[0][3][:len(values)]
-                    for job in jobs for _, _, _, values, _ in job.rows)
+    different = any(
+        values is not None and values != job.rows[0][3][: len(values)]
+        for job in jobs
+        for _, _, _, values, _ in job.rows
+    )
     return 1 if different else 0
 
 
 def numpy_base():
     """Resident memory of python with NumPy before it holds any array."""
     code = "import numpy, resource; print('base', resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
-    return int(subprocess.run([PYTHON, "-c", code], capture_output=True, text=True, check=True).stdout.split()[1]) * 1024
+    return (
+        int(
+            subprocess.run([PYTHON, "-c", code], capture_output=True, text=True, check=True).stdout.split()[1]
+        )
+        * 1024
+    )
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
 """What every benchmark shares: runs, the lock, rows, the table, the JSON.
 
-Nouns: a *run* is one execution of a program, alone on the machine as far as other benchmark runs go (one lock file); a
-*row* compares Terrace with one peer, both measured in this process, interleaved, medians.
-A row holds when its ratio reaches its target (and, where it has a bound, its share of the bound). A row without a target
-informs only. `holds: null` on a row with a target means that its peer is missing: exit status 77.
+Nouns: a *run* is one execution of a program, alone on the machine as far as other benchmark runs go (one
+lock file); a *row* compares Terrace with one peer, both measured in this process, interleaved, medians. A
+row holds when its ratio reaches its target (and, where it has a bound, its share of the bound). A row
+without a target informs only. `holds: null` on a row with a target means that its peer is missing: exit
+status 77.
 """
+
 import contextlib
 import fcntl
 import json
@@ -38,8 +40,8 @@ class RunFailed(Exception):
 
 
 class Run:
-    """One finished run: rc, wall_s, peak_rss_bytes (the largest process of its tree), out, err, counters (of its cgroup),
-    stats (what `terrace run --stats` wrote)."""
+    """One finished run: rc, wall_s, peak_rss_bytes (the largest process of its tree), out, err, counters
+    (of its cgroup), stats (what `terrace run --stats` wrote)."""
 
     def __init__(self, rc, wall_s, peak_rss_bytes, out, err, counters, stats):
         self.rc, self.wall_s, self.peak_rss_bytes = rc, wall_s, peak_rss_bytes
@@ -65,18 +67,35 @@ def machine_lock():
         yield
 
 
-def run(argv, group=None, env=None, timeout_s=900, stats=None, check=True, cwd=None, keep_late=False, on_line=None,
-        on_idle=None):
+def run(
+    argv,
+    group=None,
+    env=None,
+    timeout_s=900,
+    stats=None,
+    check=True,
+    cwd=None,
+    keep_late=False,
+    on_line=None,
+    on_idle=None,
+):
     """Runs argv (in `group`), returns a Run. RunFailed on a bad end when `check`, and when time is up unless
-    `keep_late`. The whole process group is killed on any way out. While it runs, on_line gets each line of its
-    output and on_idle is called about twice a second."""
+    `keep_late`. The whole process group is killed on any way out. While it runs, on_line gets each line of
+    its output and on_idle is called about twice a second."""
     seen, partial, idle_at = 0, "", 0.0
     command = group.wrap(argv) if group else list(argv)
     full_env = dict(os.environ, OMP_WAIT_POLICY="passive", **(env or {}))
     with machine_lock(), tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         start = time.perf_counter()
-        child = subprocess.Popen(command, stdout=out, stderr=err, stdin=subprocess.DEVNULL, env=full_env,
-                                 start_new_session=True, cwd=cwd)
+        child = subprocess.Popen(
+            command,
+            stdout=out,
+            stderr=err,
+            stdin=subprocess.DEVNULL,
+            env=full_env,
+            start_new_session=True,
+            cwd=cwd,
+        )
         usage, status, late = None, None, False
         try:
             while status is None:
@@ -107,8 +126,15 @@ def run(argv, group=None, env=None, timeout_s=900, stats=None, check=True, cwd=N
             child.returncode = 0 if status is None else status  # reaped by wait4 above
         out.seek(0)
         err.seek(0)
-        result = Run(status, wall_s, usage.ru_maxrss * 1024, out.read(), err.read(),
-                     group.counters() if group else {}, _read_stats(stats))
+        result = Run(
+            status,
+            wall_s,
+            usage.ru_maxrss * 1024,
+            out.read(),
+            err.read(),
+            group.counters() if group else {},
+            _read_stats(stats),
+        )
     if late and not keep_late:
         raise RunFailed("%s: not done after %d s" % (" ".join(argv[:6]), timeout_s))
     if check and status != 0 and not late:
@@ -166,13 +192,35 @@ class Bench:
         stats = self.path(stats_name)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(stats)
-        return [self.program("terrace"), "run", "--dram", str(int(dram_bytes)), "--store", self.dir, "--quiet",
-                "--stats", stats] + list(options) + ["--"], stats
+        return [
+            self.program("terrace"),
+            "run",
+            "--dram",
+            str(int(dram_bytes)),
+            "--store",
+            self.dir,
+            "--quiet",
+            "--stats",
+            stats,
+        ] + list(options) + ["--"], stats
 
-    def row(self, name, terrace, peer, peer_name, unit, target, ratio=None, bound=None, bound_target=None,
-            at_most=False, **extra):
-        """Adds a row. `ratio` says how much better Terrace is (or, with at_most, how much more it takes); None for
-        terrace or peer: not measured, the row stays undone. Extra figures go into the JSON as they are."""
+    def row(
+        self,
+        name,
+        terrace,
+        peer,
+        peer_name,
+        unit,
+        target,
+        ratio=None,
+        bound=None,
+        bound_target=None,
+        at_most=False,
+        **extra
+    ):
+        """Adds a row. `ratio` says how much better Terrace is (or, with at_most, how much more it takes);
+        None for terrace or peer: not measured, the row stays undone. Extra figures go into the JSON as they
+        are."""
         share = terrace / bound if bound and terrace is not None else None
         holds = None
         if target is not None and ratio is not None:
@@ -182,8 +230,21 @@ class Bench:
         wanted = None if target is None else ("at most %g" if at_most else "%g") % target
         if wanted and bound_target is not None:
             wanted += ", %g of the bound" % bound_target
-        self.rows.append(dict(name=name, terrace=terrace, peer=peer, peer_name=peer_name, unit=unit, ratio=ratio,
-                              bound=bound, bound_share=share, target=wanted, holds=holds, **extra))
+        self.rows.append(
+            dict(
+                name=name,
+                terrace=terrace,
+                peer=peer,
+                peer_name=peer_name,
+                unit=unit,
+                ratio=ratio,
+                bound=bound,
+                bound_share=share,
+                target=wanted,
+                holds=holds,
+                **extra
+            )
+        )
         self.say(_cells(self.rows[-1]))
 
     def finish(self):
@@ -196,12 +257,29 @@ class Bench:
         print(table(self.rows))
         for text in self.notes:
             print("  " + text)
-        print("%s at %s: %s" % (self.ident, commit, {True: "every row holds", False: "a row does not hold",
-                                                     None: "a peer is missing"}[holds]))
+        print(
+            "%s at %s: %s"
+            % (
+                self.ident,
+                commit,
+                {True: "every row holds", False: "a row does not hold", None: "a peer is missing"}[holds],
+            )
+        )
         if self.json_path:
             with open(self.json_path, "w", encoding="utf-8") as f:
-                json.dump(dict(id=self.ident, commit=commit, machine=self.machine, rows=self.rows, holds=holds,
-                               notes=self.notes, quick=self.quick), f, indent=1)
+                json.dump(
+                    dict(
+                        id=self.ident,
+                        commit=commit,
+                        machine=self.machine,
+                        rows=self.rows,
+                        holds=holds,
+                        notes=self.notes,
+                        quick=self.quick,
+                    ),
+                    f,
+                    indent=1,
+                )
                 f.write("\n")
         return {True: EXIT_HOLDS, False: EXIT_FAILS, None: EXIT_NO_PEER}[holds]
 
@@ -228,17 +306,34 @@ def _number(x):
 
 
 def _cells(r):
-    return "%s: %s against %s (%s) %s, ratio %s" % (r["name"], _number(r["terrace"]), _number(r["peer"]),
-                                                   r["peer_name"], r["unit"], _number(r["ratio"]))
+    return "%s: %s against %s (%s) %s, ratio %s" % (
+        r["name"],
+        _number(r["terrace"]),
+        _number(r["peer"]),
+        r["peer_name"],
+        r["unit"],
+        _number(r["ratio"]),
+    )
 
 
 def table(rows):
     """Ratios first, then what they are made of."""
     head = ["ratio", "target", "", "what", "Terrace", "peer", "unit", "against", "of the bound"]
     mark = {True: "ok", False: "NO", None: ""}
-    body = [[_number(r["ratio"]), "" if r["target"] is None else str(r["target"]), mark[r["holds"]] if r["target"] is not None else "", r["name"],
-             _number(r["terrace"]), _number(r["peer"]), r["unit"], r["peer_name"],
-             "" if r["bound_share"] is None else "%.0f %%" % (100 * r["bound_share"])] for r in rows]
+    body = [
+        [
+            _number(r["ratio"]),
+            "" if r["target"] is None else str(r["target"]),
+            mark[r["holds"]] if r["target"] is not None else "",
+            r["name"],
+            _number(r["terrace"]),
+            _number(r["peer"]),
+            r["unit"],
+            r["peer_name"],
+            "" if r["bound_share"] is None else "%.0f %%" % (100 * r["bound_share"]),
+        ]
+        for r in rows
+    ]
     widths = [max(len(row[i]) for row in [head] + body) for i in range(len(head))]
     line = "  ".join("-" * w for w in widths)
     text = ["  ".join(c.ljust(w) for c, w in zip(row, widths)).rstrip() for row in [head] + body]

@@ -1,4 +1,5 @@
 """What machine and what commit a figure belongs to."""
+
 import os
 import subprocess
 
@@ -27,8 +28,13 @@ def _line(path):
 def commit():
     """Short commit id, with `-dirty` when tracked files differ from it; `unknown` outside a clone."""
     try:
-        run = subprocess.run(["git", "describe", "--always", "--dirty", "--abbrev=10", "--exclude=*"], cwd=ROOT,
-                             capture_output=True, text=True, check=True)
+        run = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=10", "--exclude=*"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         return run.stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return "unknown"

@@ -1,9 +1,11 @@
-"""P0: programs that fit their budget. An unmodified program under `terrace run`, its budget above its peak, against the
-same program with glibc and with the allocators that people preload for this.
+"""P0: programs that fit their budget. An unmodified program under `terrace run`, its budget above its peak,
+against the same program with glibc and with the allocators that people preload for this.
 
-Six PyTorch jobs (seconds of the median step, peak memory of the process), python's start-up, a churn of 256 KiB to 8 MiB
-blocks, and gcc compiling one file. Checksums over the exact bits of losses and parameters must be equal.
+Six PyTorch jobs (seconds of the median step, peak memory of the process), python's start-up, a churn of 256
+KiB to 8 MiB blocks, and gcc compiling one file. Checksums over the exact bits of losses and parameters must
+be equal.
 """
+
 import os
 import shutil
 
@@ -17,16 +19,21 @@ JOBS = [
     ("lstm", ["--model", "lstm", "--width", "1024", "--depth", "2", "--batch", "32"]),
     ("mlp", ["--model", "mlp", "--batch", "256"]),
     ("recsys", ["--model", "recsys", "--ctx", "250000", "--batch", "4096"]),
-    ("inference", ["--model", "transformer", "--mode", "infer", "--width", "2048", "--depth", "20", "--batch", "1"]),
+    (
+        "inference",
+        ["--model", "transformer", "--mode", "infer", "--width", "2048", "--depth", "20", "--batch", "1"],
+    ),
 ]
 LIB = "/usr/lib/x86_64-linux-gnu/"
 # allocator -> environment; jemalloc as tuning guides set it
 ALLOCATORS = {
     "glibc": {},
     "tcmalloc": {"LD_PRELOAD": LIB + "libtcmalloc_minimal.so.4"},
-    "jemalloc": {"LD_PRELOAD": LIB + "libjemalloc.so.2",
-                 "MALLOC_CONF": "background_thread:true,metadata_thp:auto,dirty_decay_ms:9000000000,"
-                                "muzzy_decay_ms:9000000000"},
+    "jemalloc": {
+        "LD_PRELOAD": LIB + "libjemalloc.so.2",
+        "MALLOC_CONF": "background_thread:true,metadata_thp:auto,dirty_decay_ms:9000000000,"
+        "muzzy_decay_ms:9000000000",
+    },
     "mimalloc": {"LD_PRELOAD": LIB + "libmimalloc.so.2.0"},
     "glibc hugetlb": {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"},
 }
@@ -98,8 +105,10 @@ def torch_rows(bench, wanted):
                 command, env, stats = under(bench, name, 16 * GIB, argv)
                 r = harness.run(command, env=env, stats=stats)
                 f.add(name, r.field("checksum", str), r.field("median_s"), r.field("peak_rss_mib") * MIB)
-                bench.say("%s: %s %.3f s a step, peak %.0f MiB, checksum %s" % (
-                    job, name, f.seconds[name][-1], f.peaks[name][-1] / MIB, r.field("checksum", str)))
+                bench.say(
+                    "%s: %s %.3f s a step, peak %.0f MiB, checksum %s"
+                    % (job, name, f.seconds[name][-1], f.peaks[name][-1] / MIB, r.field("checksum", str))
+                )
         speedups.append(job_rows(bench, job, f))
     return speedups
 
@@ -108,20 +117,47 @@ def job_rows(bench, job, f):
     ours = f.s("terrace")
     same_bits = len(set.union(*f.checks.values())) == 1
     speedup = f.s("glibc") / ours
-    bench.row(job + ", step", ours, f.s("glibc"), "glibc", "s", SAME, ratio=speedup,
-              spread=harness.spread(f.seconds["terrace"]), bits_equal=same_bits)
+    bench.row(
+        job + ", step",
+        ours,
+        f.s("glibc"),
+        "glibc",
+        "s",
+        SAME,
+        ratio=speedup,
+        spread=harness.spread(f.seconds["terrace"]),
+        bits_equal=same_bits,
+    )
     if not same_bits:
         bench.note("%s: checksums differ: %s" % (job, {k: sorted(v) for k, v in f.checks.items()}))
         bench.rows[-1]["holds"] = False
     tcmalloc = f.s("tcmalloc")
-    bench.row(job + ", step", ours, tcmalloc, "tcmalloc", "s", SAME, ratio=tcmalloc / ours if tcmalloc else None)
+    bench.row(
+        job + ", step", ours, tcmalloc, "tcmalloc", "s", SAME, ratio=tcmalloc / ours if tcmalloc else None
+    )
     peak = f.peak("tcmalloc")
-    bench.row(job + ", peak", f.peak("terrace") / MIB, peak / MIB if peak else None, "tcmalloc", "MiB", 1.05,
-              ratio=f.peak("terrace") / peak if peak else None, at_most=True)
+    bench.row(
+        job + ", peak",
+        f.peak("terrace") / MIB,
+        peak / MIB if peak else None,
+        "tcmalloc",
+        "MiB",
+        1.05,
+        ratio=f.peak("terrace") / peak if peak else None,
+        at_most=True,
+    )
     for name in ("jemalloc", "mimalloc", "glibc hugetlb"):
         if f.s(name):
-            bench.row(job + ", step", ours, f.s(name), name, "s", None, ratio=f.s(name) / ours,
-                      peer_peak_mib=f.peak(name) / MIB)
+            bench.row(
+                job + ", step",
+                ours,
+                f.s(name),
+                name,
+                "s",
+                None,
+                ratio=f.s(name) / ours,
+                peer_peak_mib=f.peak(name) / MIB,
+            )
     return speedup
 
 
@@ -134,8 +170,16 @@ def timed(bench, label, argv, repeats):
             command, env, stats = under(bench, name, 4 * GIB, argv)
             r = harness.run(command, env=env, stats=stats)
             f.add(name, r.rc, r.wall_s, r.peak_rss_bytes)
-    bench.row(label, 1000 * f.s("terrace"), 1000 * f.s("glibc"), "glibc", "ms", SAME,
-              ratio=f.s("glibc") / f.s("terrace"), spread=harness.spread(f.seconds["terrace"]))
+    bench.row(
+        label,
+        1000 * f.s("terrace"),
+        1000 * f.s("glibc"),
+        "glibc",
+        "ms",
+        SAME,
+        ratio=f.s("glibc") / f.s("terrace"),
+        spread=harness.spread(f.seconds["terrace"]),
+    )
 
 
 def churn(bench):
@@ -148,11 +192,25 @@ def churn(bench):
             r = harness.run(command, env=env, stats=stats)
             f.add(name, r.rc, r.field("median_s"), r.peak_rss_bytes)
     label = "churn 256 KiB to 8 MiB"
-    bench.row(label, 1000 * f.s("terrace"), 1000 * f.s("glibc"), "glibc", "ms", SAME,
-              ratio=f.s("glibc") / f.s("terrace"))
+    bench.row(
+        label,
+        1000 * f.s("terrace"),
+        1000 * f.s("glibc"),
+        "glibc",
+        "ms",
+        SAME,
+        ratio=f.s("glibc") / f.s("terrace"),
+    )
     if f.s("tcmalloc"):
-        bench.row(label, 1000 * f.s("terrace"), 1000 * f.s("tcmalloc"), "tcmalloc", "ms", None,
-                  ratio=f.s("tcmalloc") / f.s("terrace"))
+        bench.row(
+            label,
+            1000 * f.s("terrace"),
+            1000 * f.s("tcmalloc"),
+            "tcmalloc",
+            "ms",
+            None,
+            ratio=f.s("tcmalloc") / f.s("terrace"),
+        )
 
 
 def compile_file(bench):

@@ -1,8 +1,10 @@
 """P4, P5 and P6: what C++ programs measure by themselves, put into the common table.
 
-P4 counts instructions of a malloc/free pair under valgrind's callgrind, with and without the preload library. P5 is
-bench_io (io/ against a bare ring and pread), P6 is bench_fault (a demand fault, a rescue): both print a JSON object a row.
+P4 counts instructions of a malloc/free pair under valgrind's callgrind, with and without the preload
+library. P5 is bench_io (io/ against a bare ring and pread), P6 is bench_fault (a demand fault, a rescue):
+both print a JSON object a row.
 """
+
 import json
 import os
 import re
@@ -31,7 +33,9 @@ def instructions(bench, wanted):
         return
 
     def count(env, n):
-        r = harness.run(["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", program, str(n)], env=env)
+        r = harness.run(
+            ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", program, str(n)], env=env
+        )
         return int(re.search(r"Collected : (\d+)", r.err).group(1))
 
     def a_pair(env):
@@ -39,7 +43,9 @@ def instructions(bench, wanted):
 
     libc, ours = a_pair({}), a_pair({"LD_PRELOAD": preload})
     # the "ratio" of this row is a difference: instructions more than libc
-    bench.row(name + ", more than libc", ours, libc, "libc", "instructions", 8.01, ratio=ours - libc, at_most=True)
+    bench.row(
+        name + ", more than libc", ours, libc, "libc", "instructions", 8.01, ratio=ours - libc, at_most=True
+    )
 
 
 def io_rows(bench, wanted):
@@ -63,7 +69,9 @@ def json_rows(bench, wanted, command):
     found = 0
     for line in r.out.splitlines():
         if line.startswith("{"):
-            row = dict(bound=None, bound_share=None, **{k: v for k, v in json.loads(line).items() if k != "bound"})
+            row = dict(
+                bound=None, bound_share=None, **{k: v for k, v in json.loads(line).items() if k != "bound"}
+            )
             if wanted(row["name"]):
                 bench.rows.append(row)
             found += 1

@@ -1,4 +1,5 @@
 """A swap file on the store's disk, and vm.page-cluster, both put back at the end of the `with` block."""
+
 import os
 import subprocess
 
@@ -40,8 +41,8 @@ def sweep(folder):
 
 
 class SwapFile:
-    """Turned on in __enter__; OSError with the reason when the system refuses (a container, a file system without
-    swap files)."""
+    """Turned on in __enter__; OSError with the reason when the system refuses (a container, a file system
+    without swap files)."""
 
     def __init__(self, folder, size_bytes):
         self.path, self.size_bytes = os.path.join(folder, NAME), int(size_bytes)

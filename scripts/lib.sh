@@ -8,8 +8,8 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
 
 # What each kind of work needs. Nothing here pulls in CUDA: the device tier is found at run time.
-build_packages=(g++ cmake ninja-build liburing-dev libxxhash-dev nlohmann-json3-dev libhwloc-dev libnuma-dev doctest-dev
-  libbenchmark-dev)
+build_packages=(g++ cmake ninja-build liburing-dev libxxhash-dev nlohmann-json3-dev libhwloc-dev libnuma-dev
+  doctest-dev libbenchmark-dev)
 program_packages=(python3 python3-numpy python3-torch libopenblas0-openmp)
 peer_packages=(libtcmalloc-minimal4 libjemalloc2 libmimalloc2.0 util-linux valgrind)
 demo_packages=(fortunes fortunes-min) # the text that the demo trains on: plain files, no service

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""A character-level transformer learns to continue a text. Plain PyTorch on the CPU: nothing here knows about memory
-tiers. Each step prints its time and its loss, also as the exact bits (float hex); the closing line has the median.
+"""A character-level transformer learns to continue a text. Plain PyTorch on the CPU: nothing here knows
+about memory tiers. Each step prints its time and its loss, also as the exact bits (float hex); the closing
+line has the median.
 """
+
 import argparse
 import glob
 import os
@@ -24,8 +26,10 @@ class Block(nn.Module):
 
     def forward(self, x, mask):
         b, t, c = x.shape
-        q, k, v = (z.view(b, t, self.heads, c // self.heads).transpose(1, 2)
-                   for z in self.qkv(self.ln1(x)).split(c, dim=2))
+        q, k, v = (
+            z.view(b, t, self.heads, c // self.heads).transpose(1, 2)
+            for z in self.qkv(self.ln1(x)).split(c, dim=2)
+        )
         att = (q @ k.transpose(-2, -1)) * (c // self.heads) ** -0.5
         att = F.softmax(att.masked_fill(mask, float("-inf")), dim=-1)
         x = x + self.out((att @ v).transpose(1, 2).reshape(b, t, c))
@@ -75,21 +79,27 @@ def main():
     model = CharModel(len(letters), a.width, a.depth, a.heads, a.context)
     optimizer = torch.optim.AdamW(model.parameters(), lr=6e-4)
     count = sum(x.numel() for x in model.parameters())
-    print("text %d characters, %d letters; model %.1f million parameters" % (len(text), len(letters), count / 1e6),
-          flush=True)
+    print(
+        "text %d characters, %d letters; model %.1f million parameters"
+        % (len(text), len(letters), count / 1e6),
+        flush=True,
+    )
 
     times = []
     for step in range(a.steps):
         start = time.perf_counter()
         at = torch.randint(len(data) - a.context - 1, (a.batch,))
-        x = torch.stack([data[i:i + a.context] for i in at])
-        y = torch.stack([data[i + 1:i + a.context + 1] for i in at])
+        x = torch.stack([data[i : i + a.context] for i in at])
+        y = torch.stack([data[i + 1 : i + a.context + 1] for i in at])
         loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten())
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         optimizer.step()
         times.append(time.perf_counter() - start)
-        print("step %d time_s %.3f loss %.5f bits %s" % (step, times[-1], loss.item(), loss.item().hex()), flush=True)
+        print(
+            "step %d time_s %.3f loss %.5f bits %s" % (step, times[-1], loss.item(), loss.item().hex()),
+            flush=True,
+        )
     tail = sorted(times[1:] or times)
     print("median_s %.3f" % tail[len(tail) // 2], flush=True)
 

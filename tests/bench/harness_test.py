@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Belady's bound against a search over every choice, on small sequences; and the harness's verdicts."""
+
 import functools
 import os
 import random
@@ -12,6 +13,7 @@ from bench import belady, harness  # noqa: E402
 
 def least_misses(sequence, capacity):
     """Fewest loads of any policy, by trying every victim."""
+
     @functools.lru_cache(None)
     def cost(at, resident):
         if at == len(sequence):
@@ -22,6 +24,7 @@ def least_misses(sequence, capacity):
         if len(resident) < capacity:
             return 1 + cost(at + 1, resident | {block})
         return 1 + min(cost(at + 1, (resident - {v}) | {block}) for v in resident)
+
     return cost(0, frozenset())
 
 

@@ -9,6 +9,7 @@ only `headers` runs a compiler. Exit status: 0 clean, 1 with one line for each v
     layers.py style   [--root DIR]     line length, file length, paths of one machine
     layers.py headers [--root DIR]     every header compiles alone
 """
+
 import argparse
 import concurrent.futures
 import os
@@ -16,8 +17,7 @@ import re
 import subprocess
 import sys
 
-ORDER = ["include", "base", "io", "profiles", "tiering", "daemon/protocol", "runtime", "allocator",
-         "clients"]
+ORDER = ["include", "base", "io", "profiles", "tiering", "daemon/protocol", "runtime", "allocator", "clients"]
 SOURCES = (".hpp", ".cpp", ".h", ".c")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 
@@ -121,8 +121,23 @@ def check_order(root):
 
 def check_style(root):
     bad = []
-    folders = ["include", "base", "io", "profiles", "tiering", "daemon", "runtime", "allocator", "clients",
-               "bench", "tests", "scripts", "docs", "cmake", ".ci"]
+    folders = [
+        "include",
+        "base",
+        "io",
+        "profiles",
+        "tiering",
+        "daemon",
+        "runtime",
+        "allocator",
+        "clients",
+        "bench",
+        "tests",
+        "scripts",
+        "docs",
+        "cmake",
+        ".ci",
+    ]
     for path in files(root, folders, STYLED + ("",)):
         with open(os.path.join(root, path), encoding="utf-8", errors="replace") as f:
             lines = f.read().split("\n")
@@ -147,9 +162,25 @@ def compile_alone(root, path):
     for language in languages:
         std = "-std=gnu++20" if language == "c++" else "-std=c11"
         run = subprocess.run(
-            [os.environ.get("CXX", "g++"), std, "-D_GNU_SOURCE", "-fsyntax-only", "-Wall", "-I.", "-Iinclude",
-             "-x", language, "-include", path, "/dev/null"],
-            cwd=root, capture_output=True, text=True, check=False)
+            [
+                os.environ.get("CXX", "g++"),
+                std,
+                "-D_GNU_SOURCE",
+                "-fsyntax-only",
+                "-Wall",
+                "-I.",
+                "-Iinclude",
+                "-x",
+                language,
+                "-include",
+                path,
+                "/dev/null",
+            ],
+            cwd=root,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         if run.returncode != 0:
             first = "\n".join(run.stderr.split("\n")[:6])
             return "%s: does not compile alone as %s\n%s" % (path, language, first)

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """The layer and style checks find a violating file and let a clean one through: a small tree for each."""
+
 import os
 import sys
 import tempfile
@@ -13,8 +14,15 @@ class Tree(unittest.TestCase):
     def setUp(self):
         self.dir = tempfile.TemporaryDirectory()
         self.addCleanup(self.dir.cleanup)
-        for name in ("base/a.hpp", "io/a.hpp", "runtime/a.hpp", "daemon/protocol/a.hpp", "clients/zoom/a.hpp",
-                     "clients/cli/a.hpp", "include/terrace/a.h"):
+        for name in (
+            "base/a.hpp",
+            "io/a.hpp",
+            "runtime/a.hpp",
+            "daemon/protocol/a.hpp",
+            "clients/zoom/a.hpp",
+            "clients/cli/a.hpp",
+            "include/terrace/a.h",
+        ):
             self.put(name, "#pragma once\n")
 
     def put(self, name, text):
