@@ -63,6 +63,45 @@ TEST_CASE("uring_device: a file cut short under its reader gives an error within
   CHECK(rig.uring.counters().resumed_short >= 1);
 }
 
+namespace {
+
+// Each attempt moves one page and the next one gives EAGAIN.
+struct PageByPage final : Injector {
+  bool again = false;
+  std::uint32_t limit(const Request&, std::uint32_t, std::uint32_t length) override {
+    return std::min(length, 4096u);
+  }
+  long alter(const Request&, std::uint32_t, long raw) override {
+    again = !again;
+    return again ? raw : -EAGAIN;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("uring_device: 16 MiB with a part and EAGAIN at each page boundary arrive whole, both ways") {
+  UringRig rig;
+  if (rig.missing() != nullptr) return skip(rig.missing());
+  constexpr std::uint32_t kBytes = 16 * kMiB;
+  rig.file.truncate(kBytes);
+  IoMemory memory;
+  REQUIRE(memory.map(2 * kBytes).ok());
+  fill(memory.data(), kBytes, 3);
+  PageByPage injector;
+  rig.uring.set_injector(&injector);
+  CHECK(run_one(rig.uring, {0, Op::write, memory.data(), 0, kBytes}) == 0);
+  rig.uring.set_injector(nullptr);
+  CHECK(run_one(rig.uring, {0, Op::read, memory.data() + kBytes, 0, kBytes}) == 0);
+  CHECK(std::memcmp(memory.data(), memory.data() + kBytes, kBytes) == 0);
+  std::memset(memory.data() + kBytes, 0, kBytes);
+  rig.uring.set_injector(&injector);
+  CHECK(run_one(rig.uring, {0, Op::read, memory.data() + kBytes, 0, kBytes}) == 0);
+  CHECK(std::memcmp(memory.data(), memory.data() + kBytes, kBytes) == 0);
+  CHECK(rig.uring.counters().resumed_short == 2 * (kBytes / 4096 - 1));
+  CHECK(rig.uring.counters().errors == 0);
+  rig.uring.set_injector(nullptr);
+}
+
 TEST_CASE("uring_device: a closed descriptor is a completion with EBADF") {
   ScratchFile file;
   const int fd = dup(file.fd());
