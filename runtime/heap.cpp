@@ -164,10 +164,18 @@ void Heap::push(Command::Kind kind, Granule head, std::uint32_t granules, bool z
   while (!link_->queue.push(command)) nap(20'000);  // the pager drains it and never waits for us
 }
 
+void Heap::show_live() {
+  if (options_.counters == nullptr) return;
+  options_.counters->object_bytes.store(statistics_.live_bytes, std::memory_order_relaxed);
+  options_.counters->object_peak_bytes.store(statistics_.live_peak_bytes, std::memory_order_relaxed);
+  options_.counters->frames_recycled.store(statistics_.recycled_count, std::memory_order_relaxed);
+}
+
 void Heap::account_born(std::uint32_t granules) {
   statistics_.live_bytes += granules * kGranuleBytes;
   if (statistics_.live_bytes > statistics_.live_peak_bytes)
     statistics_.live_peak_bytes = statistics_.live_bytes;
+  show_live();
 }
 
 // Waits until the pager has a place for that many live bytes; false when it has said that there is none.
@@ -322,6 +330,7 @@ void Heap::free(void* p) {
   for (Chunk c = chunk_of(head); c <= chunk_of(head + granules - 1); c++) chunks_[c].freed_at_ms = now;
   insert_free(head, granules, RunKind::warm);
   statistics_.live_bytes -= granules * kGranuleBytes;
+  show_live();
   statistics_.objects--;
   if (!active) purge_sometimes(now);
   unlock();

@@ -24,6 +24,7 @@
 
 #include "base/status.hpp"
 #include "runtime/arena.hpp"
+#include "runtime/job_page.hpp"
 #include "runtime/free_runs.hpp"
 #include "runtime/pager_link.hpp"
 #include "runtime/spin_lock.hpp"
@@ -50,6 +51,8 @@ struct HeapOptions {
   // later): starts the pager, or raises the threshold.
   void (*on_pressure)(void* context, std::uint64_t touched_bytes) = nullptr;
   void* on_pressure_context = nullptr;
+  // Where live bytes and recycled allocations are shown too; null: nowhere.
+  JobCounters* counters = nullptr;
 };
 
 class Heap {
@@ -133,6 +136,7 @@ class Heap {
   void write_tags(Granule start, std::uint32_t granules, RunKind kind);
   void push(Command::Kind kind, Granule head, std::uint32_t granules, bool zeroed);
   void account_born(std::uint32_t granules);
+  void show_live();
   void mark_dirty(Granule start, std::uint32_t granules);
   void zero_dirty(Granule start, std::uint32_t granules);
   void zero_present(Granule start, std::uint32_t granules);

@@ -10,6 +10,7 @@
 #include "base/clock.hpp"
 #include "base/line.hpp"
 #include "base/linux_abi.hpp"
+#include "base/resident.hpp"
 #include "base/syscall.hpp"
 
 namespace terrace::runtime {
@@ -42,9 +43,8 @@ Status Pager::start(const PagerParts& parts, const PagerOptions& options) {
   random_ = options.seed * 2 + 1;
   requested_limit_bytes_.store(options.object_limit_bytes, std::memory_order_relaxed);
 
-  const long statm = sys(SYS_openat, AT_FDCWD, "/proc/self/statm", O_RDONLY | O_CLOEXEC, 0);
-  if (statm < 0) return Status::from_errno(int(-statm), "opening /proc/self/statm");
-  statm_ = int(statm);
+  resident_descriptor_ = open_resident_size();
+  if (resident_descriptor_ < 0) return Status::from_errno(-resident_descriptor_, "opening /proc/self/statm");
   if (Status s = books_.init(arena_->reserved_bytes()); !s.ok()) return s;
   if (Status s = map_shadow(options.shadow_bytes); !s.ok()) return s;
   if (Status s = mover_->init_trash(); !s.ok()) return s;
@@ -76,7 +76,7 @@ void Pager::stop() {
   link_->active.store(0, std::memory_order_seq_cst);
   link_->present = nullptr;
   mover_->close();  // first: unmapping what it watches would wait for a message that nobody reads any more
-  if (statm_ >= 0) (void)sys(SYS_close, statm_);
+  if (resident_descriptor_ >= 0) (void)sys(SYS_close, resident_descriptor_);
   books_.release();
   if (shadow_mapping_ != nullptr) (void)sys(SYS_munmap, shadow_mapping_, shadow_mapping_bytes_);
   shadow_mapping_ = nullptr;
@@ -176,6 +176,7 @@ bool Pager::work(std::uint64_t now) {
     break;  // no frame yet: serve() put it back
   }
   if (fatal_) return false;
+  device_->flush();  // what is waited for starts before anything is hashed or moved
   if (hash_slice()) ++work_done_;
   if (options_.force_eviction) force_eviction(now);
   if (make_room(now)) ++work_done_;

@@ -175,7 +175,7 @@ class Pager {
   JobPage* job_ = nullptr;
   JobCounters* counters_ = nullptr;
   int owner_pidfd_ = -1;
-  int statm_ = -1;
+  int resident_descriptor_ = -1;
 
   BlockTable books_;
   ShadowPool shadow_;

@@ -3,7 +3,7 @@
 
 #include "base/check.hpp"
 #include "base/clock.hpp"
-#include "base/syscall.hpp"
+#include "base/resident.hpp"
 #include "runtime/pager.hpp"
 
 namespace terrace::runtime {
@@ -18,24 +18,12 @@ constexpr std::uint64_t kUnmovableRetryNs = 500 * kNsPerMs;
 // several operands, on several threads, makes progress.
 constexpr std::uint64_t kForcedLimitBytes = 32 * kMiB;
 
-// Resident bytes of this address space, from /proc/self/statm.
-std::uint64_t resident_bytes(int statm) {
-  char text[128];
-  const long got = sys(SYS_pread64, statm, text, sizeof text - 1, 0);
-  if (got <= 0) return 0;
-  std::uint64_t pages = 0;
-  long i = 0;
-  while (i < got && text[i] != ' ') ++i;
-  for (++i; i < got && text[i] >= '0' && text[i] <= '9'; ++i) pages = pages * 10 + std::uint64_t(text[i] - '0');
-  return pages * kPageBytes;
-}
-
 }  // namespace
 
 // What objects may hold is the budget less everything else that the program and Terrace keep resident.
 void Pager::set_limit_from_rest() {
   const std::uint64_t ours = resident_granules() * kGranuleBytes;
-  const std::uint64_t resident = resident_bytes(statm_);
+  const std::uint64_t resident = resident_bytes(resident_descriptor_);
   if (resident > counters_->dram_peak_bytes.load(std::memory_order_relaxed))
     counters_->dram_peak_bytes.store(resident, std::memory_order_relaxed);
   const std::uint64_t fixed = requested_limit_bytes_.load(std::memory_order_relaxed);

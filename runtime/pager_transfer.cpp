@@ -64,7 +64,9 @@ bool Pager::begin_read(BlockId id, const Slot& slot, bool demanded) {
   const std::uint64_t bytes = block.extent.length_bytes();
   std::uint32_t pieces = demanded ? std::uint32_t(bytes / kPieceBytes) : 1;
   pieces = pieces < 1 ? 1 : pieces > kPieces ? kPieces : pieces;
-  if (device_->in_flight() + pieces > device_->depth()) return false;
+  const std::uint32_t room = device_->depth() - device_->in_flight();
+  if (room == 0) return false;
+  if (pieces > room) pieces = room;
   Transfer* transfer = begin_transfer(id, TransferKind::read);
   if (transfer == nullptr) return false;
   if (block.list == ListName::waiting) books_.remove(waiting_, id);

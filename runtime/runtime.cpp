@@ -12,6 +12,7 @@
 
 #include "base/clock.hpp"
 #include "base/line.hpp"
+#include "base/resident.hpp"
 #include "base/settings.hpp"
 #include "base/syscall.hpp"
 #include "io/store.hpp"
@@ -89,16 +90,11 @@ bool claim(JobPage* job, int pid) {
 }
 
 std::uint64_t resident_now() {
-  const long descriptor = sys(SYS_openat, AT_FDCWD, "/proc/self/statm", O_RDONLY | O_CLOEXEC, 0);
+  const int descriptor = open_resident_size();
   if (descriptor < 0) return 0;
-  char text[128];
-  const long got = sys(SYS_read, descriptor, text, sizeof text);
+  const std::uint64_t bytes = resident_bytes(descriptor);
   (void)sys(SYS_close, descriptor);
-  std::uint64_t pages = 0;
-  long i = 0;
-  while (i < got && text[i] != ' ') ++i;
-  for (++i; i < got && text[i] >= '0' && text[i] <= '9'; ++i) pages = pages * 10 + std::uint64_t(text[i] - '0');
-  return pages * kPageBytes;
+  return bytes;
 }
 
 void say_failed(JobPage* job, const Status& why, const char* remedy) {
@@ -310,6 +306,7 @@ Attachment Runtime::attach() {
   }
   HeapOptions options;
   options.on_pressure = &on_pressure;
+  if (s.job != nullptr) options.counters = &s.job->counters;
   if (!s.arena.reserve().ok() || !s.heap.init(&s.arena, &s.link, options).ok()) return s.attachment;
   s.heap.set_pressure_bytes(s.job == nullptr ? ~std::uint64_t{0} : 0);
   s.attachment = s.job == nullptr ? Attachment::alone : Attachment::owner;
