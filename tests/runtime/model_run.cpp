@@ -293,7 +293,7 @@ std::vector<io::FaultRule> fault_rules(const RunConfig& config) {
   Random random(config.seed ^ 0xfa17);
   switch (config.faults) {
     case Faults::none: return {};
-    case Faults::stale: return {{.kind = K::stale, .skip = 10, .one_in = 5}};
+    case Faults::stale: return {{.kind = K::stale, .one_in = 3}};
     case Faults::never: return {{.kind = K::never, .on = io::FaultOn::reads, .skip = 3, .times = 1}};
     case Faults::transient: break;
   }
