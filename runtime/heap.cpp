@@ -181,9 +181,8 @@ void Heap::account_born(std::uint32_t granules) {
 // Waits until the pager has a place for that many live bytes; false when it has said that there is none.
 bool Heap::make_room(std::uint64_t needed_bytes) {
   if (link_->room_bytes.load(std::memory_order_acquire) >= needed_bytes) return true;
-  if (link_->room_wanted_bytes.load(std::memory_order_relaxed) < needed_bytes) {
-    link_->room_wanted_bytes.store(needed_bytes, std::memory_order_seq_cst);
-  }
+  link_->room_refused_bytes.store(0, std::memory_order_seq_cst);  // of an older, larger wish
+  link_->room_wanted_bytes.store(needed_bytes, std::memory_order_seq_cst);
   for (;;) {
     if (link_->room_bytes.load(std::memory_order_acquire) >= needed_bytes) return true;
     if (link_->room_refused_bytes.load(std::memory_order_acquire) >= needed_bytes) return false;
@@ -191,23 +190,21 @@ bool Heap::make_room(std::uint64_t needed_bytes) {
   }
 }
 
-// Before a place makes touched_bytes exceed the threshold: gives idle frames back, then calls on_pressure.
-// False when there is no place any more.
+// Before a place makes touched_bytes exceed the threshold: asks on_pressure what to do. False when there is no place
+// any more.
 bool Heap::settle_pressure(Place& place, std::uint32_t granules, std::uint32_t alignment) {
-  const auto exceeds = [&] {
-    return statistics_.touched_bytes + place.fresh_chunks * kChunkBytes > pressure_bytes_;
-  };
-  if (place.fresh_chunks == 0 || !exceeds()) return true;
+  const auto touched = [&] { return statistics_.touched_bytes + place.fresh_chunks * kChunkBytes; };
+  if (place.fresh_chunks == 0 || touched() <= pressure_bytes_ || options_.on_pressure == nullptr) return true;
   const std::uint32_t now = now_ms();
-  if (link_->active.load(std::memory_order_acquire) == 0 && now - pressure_purged_ms_ >= kPressurePurgeMs) {
-    pressure_purged_ms_ = now;
-    if (purge_locked(0, ~std::uint64_t{0}) != 0) place = find(granules, alignment);
-    if (!place.found()) return false;
-  }
-  if (exceeds() && options_.on_pressure != nullptr) {
-    options_.on_pressure(options_.on_pressure_context,
-                         statistics_.touched_bytes + place.fresh_chunks * kChunkBytes);
-  }
+  const bool active = link_->active.load(std::memory_order_acquire) != 0;
+  const bool may_purge = !active && now - pressure_purged_ms_ >= kPressurePurgeMs;
+  const std::uint64_t idle = may_purge ? statistics_.touched_bytes - statistics_.live_bytes : 0;
+  if (options_.on_pressure(options_.on_pressure_context, touched(), idle) == Pressure::go_on) return true;
+  pressure_purged_ms_ = now;
+  if (purge_locked(0, ~std::uint64_t{0}) != 0) place = find(granules, alignment);
+  if (!place.found()) return false;
+  if (place.fresh_chunks != 0 && touched() > pressure_bytes_)
+    (void)options_.on_pressure(options_.on_pressure_context, touched(), 0);
   return true;
 }
 

@@ -42,6 +42,12 @@ struct HeapStatistics {
   std::uint64_t purged_bytes = 0;
 };
 
+// What the heap is to do when memory becomes short.
+enum class Pressure : std::uint8_t {
+  go_on,  // take fresh memory
+  purge,  // give idle frames back first, then ask again
+};
+
 struct HeapOptions {
   // Bounds the address space in use; 0: the arena's reservation.
   std::uint64_t limit_bytes = 0;
@@ -49,7 +55,7 @@ struct HeapOptions {
   std::uint64_t purge_age_ms = 10'000;
   // Called with the lock held before an allocation would make touched_bytes exceed `pressure_bytes` (settable
   // later): starts the pager, or raises the threshold.
-  void (*on_pressure)(void* context, std::uint64_t touched_bytes) = nullptr;
+  Pressure (*on_pressure)(void* context, std::uint64_t touched_bytes, std::uint64_t idle_bytes) = nullptr;
   void* on_pressure_context = nullptr;
   // Where live bytes and recycled allocations are shown too; null: nowhere.
   JobCounters* counters = nullptr;

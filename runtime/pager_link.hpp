@@ -23,7 +23,7 @@ struct PagerLink {
   // live bytes grow beyond it: it raises `room_wanted_bytes` and waits until room or `room_refused` comes.
   std::atomic<std::uint64_t> room_bytes{~std::uint64_t{0}};
   std::atomic<std::uint64_t> room_wanted_bytes{0};    // written by the heap
-  std::atomic<std::uint64_t> room_refused_bytes{0};   // written by the pager: this much was asked for and is not to be had
+  std::atomic<std::uint64_t> room_refused_bytes{0};   // this much was asked for and is not to be had; cleared by the heap before it asks
 
   // Two words a chunk (GranuleMask low, high): granules that are mapped. Written by the pager: set before pages appear,
   // cleared after they are gone. Null while there is no pager.

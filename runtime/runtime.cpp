@@ -243,15 +243,22 @@ int pager_main(void*) {
 }
 
 // With the heap's lock held: starts the pager when the budget is nearly used up, else says when to ask again.
-void on_pressure(void*, std::uint64_t touched_bytes) {
+Pressure on_pressure(void*, std::uint64_t touched_bytes, std::uint64_t idle_bytes) {
   State& s = state();
-  if (s.job == nullptr || s.start_tried) return s.heap.set_pressure_bytes(~std::uint64_t{0});
+  if (s.job == nullptr || s.start_tried) {
+    s.heap.set_pressure_bytes(~std::uint64_t{0});
+    return Pressure::go_on;
+  }
   const std::uint64_t resident = resident_now();
   const std::uint64_t rest = resident > touched_bytes ? resident - touched_bytes : 0;
   const JobSettings& settings = s.job->settings;
   const std::uint64_t trigger = settings.dram_bytes / 5 * 4;
-  if (settings.force_eviction == 0 && touched_bytes + kPressureStepBytes + rest < trigger)
-    return s.heap.set_pressure_bytes(touched_bytes + kPressureStepBytes);
+  if (settings.force_eviction == 0 && touched_bytes + kPressureStepBytes + rest < trigger) {
+    s.heap.set_pressure_bytes(touched_bytes + kPressureStepBytes);
+    return Pressure::go_on;
+  }
+  if (settings.force_eviction == 0 && idle_bytes != 0 && touched_bytes - idle_bytes + kPressureStepBytes + rest < trigger)
+    return Pressure::purge;
 
   s.start_tried = true;
   s.heap.set_pressure_bytes(~std::uint64_t{0});
@@ -260,13 +267,14 @@ void on_pressure(void*, std::uint64_t touched_bytes) {
   if (!pager.ok()) {
     say_failed(s.job, pager.status(), "see terrace doctor");
     s.job->phase.store(PagerPhase::failed, std::memory_order_release);
-    return;
+    return Pressure::go_on;
   }
   while (s.outcome.load(std::memory_order_acquire) == Outcome::pending) {
     timespec pause{0, 20'000};
     (void)sys(SYS_nanosleep, &pause, nullptr);
     if (sys(SYS_kill, pager.value(), 0) == -ESRCH) break;  // it died: the supervisor sees that too
   }
+  return Pressure::go_on;
 }
 
 }  // namespace

@@ -432,16 +432,21 @@ TEST_CASE("heap: growing in place keeps the bytes and takes fresh memory behind"
   CHECK(w.heap.usable_bytes(p) == kMiB);
 }
 
-TEST_CASE("heap: under pressure idle frames go back first, then the callback is called") {
-  static int calls;
+TEST_CASE("heap: under pressure the callback is asked, and idle frames go back when it says so") {
+  static int calls, purges;
   static Heap* called;
-  calls = 0;
+  calls = purges = 0;
   HeapOptions options;
-  options.on_pressure = [](void* context, std::uint64_t touched) {
+  options.on_pressure = [](void* context, std::uint64_t touched, std::uint64_t idle) {
     calls++;
     CHECK(touched > 32 * kMiB);
     CHECK(context == &calls);
+    if (idle >= 20 * kMiB) {
+      purges++;
+      return Pressure::purge;
+    }
     called->set_pressure_bytes(touched * 2);  // the lock is held
+    return Pressure::go_on;
   };
   options.on_pressure_context = &calls;
   World w(options);
@@ -452,10 +457,12 @@ TEST_CASE("heap: under pressure idle frames go back first, then the callback is 
   w.heap.free(p);
   usleep(1'050'000);  // pressure purges at most once a second
   void* q = w.heap.allocate(30 * kMiB, 16, Fill::undefined);
-  CHECK(calls == 0);
+  CHECK(calls == 1);
+  CHECK(purges == 1);
   CHECK(w.heap.statistics().touched_bytes == 32 * kMiB);
   CHECK(w.heap.allocate(4 * kMiB, 16, Fill::undefined) != nullptr);
-  CHECK(calls == 1);
+  CHECK(calls == 2);
+  CHECK(purges == 1);
   w.heap.validate();
   w.heap.free(guard);
   w.heap.free(q);
