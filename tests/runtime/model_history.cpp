@@ -144,8 +144,7 @@ History make_history(const HistoryOptions& options) {
     history.push_back(o);
   }
   if (options.spoil) {
-    Operation o{Action::spoil, 0, 0, 0, random.next()};
-    history.insert(history.begin() + long(history.size() / 2 + random.below(history.size() / 4 + 1)), o);
+    history.push_back({Action::spoil, 0, 0, 0, random.next()});
   }
   return history;
 }

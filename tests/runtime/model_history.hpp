@@ -44,7 +44,7 @@ struct HistoryOptions {
   std::uint64_t least_limit_bytes = 8 << 20, most_limit_bytes = 72 << 20;  // of budget changes
   bool limits = true;
   std::uint16_t shared_objects = 0;
-  bool spoil = false;  // with one `spoil` somewhere in the second half
+  bool spoil = false;  // with one `spoil` at the end: nothing may cover it up before all is compared
 };
 
 History make_history(const HistoryOptions& options);

@@ -274,9 +274,12 @@ class Runner {
   void spoil(const Operation& o) {
     for (std::size_t k = 0; k < objects_.size(); ++k) {
       Shadowed& s = objects_[(o.value + k) % objects_.size()];
-      if (s.object == nullptr || !s.undefined.empty()) continue;
-      s.bytes[(o.value >> 8) % s.bytes.size()] ^= 0x10;
-      return;
+      if (s.object == nullptr) continue;
+      for (std::uint64_t i = (o.value >> 8) % s.bytes.size(); i < s.bytes.size(); ++i) {
+        if (!s.undefined.empty() && s.undefined[i / 8]) continue;
+        s.bytes[i] ^= 0x10;
+        return;
+      }
     }
   }
 
