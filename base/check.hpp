@@ -1,5 +1,5 @@
-// Checks for programmer's errors: they write one line to descriptor 2 with a raw system call and abort. They hold in
-// release too, may be used in any context (inside malloc, inside a fault), and never allocate.
+// Checks for programmer's errors: they write one line to descriptor 2 with a raw system call and abort. They
+// hold in release too, may be used in any context (inside malloc, inside a fault), and never allocate.
 #pragma once
 
 namespace terrace {

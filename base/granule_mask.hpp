@@ -1,7 +1,7 @@
 // One bit for each of the 128 granules of a chunk.
 //
-// A value type without invariant; any thread, no allocation. Used for presence in an arena chunk, for frames of a
-// shadow chunk and for extents of a store segment, so that all three search and count in the same way.
+// A value type without invariant; any thread, no allocation. Used for presence in an arena chunk, for frames
+// of a shadow chunk and for extents of a store segment, so that all three search and count in the same way.
 #pragma once
 
 #include <bit>
@@ -39,7 +39,9 @@ class GranuleMask {
     return 64u + std::uint32_t(std::countr_zero(std::uint64_t(bits_ >> 64)));
   }
   // Length of the run of set bits that begins at `i`.
-  constexpr std::uint32_t run_at(std::uint32_t i) const { return GranuleMask(~(bits_ >> i)).first_or(kGranulesPerChunk - i); }
+  constexpr std::uint32_t run_at(std::uint32_t i) const {
+    return GranuleMask(~(bits_ >> i)).first_or(kGranulesPerChunk - i);
+  }
   // First index at which `count` (>= 1) set bits follow each other; 128 when there is no such run.
   constexpr std::uint32_t find_run(std::uint32_t count) const {
     Word runs = bits_;  // bit i stays set while granules i .. i + have - 1 are set

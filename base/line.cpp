@@ -34,9 +34,15 @@ Line& Line::hex(std::uint64_t value) {
   return text("0x").text({digits + at, sizeof digits - at});
 }
 
-Line& Line::field(std::string_view key, std::string_view value) { return text(" ").text(key).text("=").text(value); }
-Line& Line::field(std::string_view key, std::int64_t value) { return text(" ").text(key).text("=").number(value); }
-Line& Line::error(int errno_value) { return text(errno_name(errno_value)).text(" (").number(errno_value).text(")"); }
+Line& Line::field(std::string_view key, std::string_view value) {
+  return text(" ").text(key).text("=").text(value);
+}
+Line& Line::field(std::string_view key, std::int64_t value) {
+  return text(" ").text(key).text("=").number(value);
+}
+Line& Line::error(int errno_value) {
+  return text(errno_name(errno_value)).text(" (").number(errno_value).text(")");
+}
 
 void Line::write_to(int descriptor) const {
   char out[kCapacity + 1];
@@ -78,7 +84,12 @@ const char* errno_name(int errno_value) {
 
 void check_failed(const char* file, int line, const char* expression, const char* text) {
   Line out;
-  out.text("terrace: check failed: ").text(text).field("at", file).text(":").number(line).field("expression", expression);
+  out.text("terrace: check failed: ")
+      .text(text)
+      .field("at", file)
+      .text(":")
+      .number(line)
+      .field("expression", expression);
   out.write_to(2);
   __builtin_trap();
 }

@@ -1,5 +1,5 @@
-// One line of text in a fixed buffer: how the library speaks where stdio and the heap are out of reach (inside malloc,
-// in the pager). Text beyond the capacity is cut, never overrun.
+// One line of text in a fixed buffer: how the library speaks where stdio and the heap are out of reach
+// (inside malloc, in the pager). Text beyond the capacity is cut, never overrun.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,8 @@ class Line {
   Line& error(int errno_value);
 
   std::string_view view() const { return {buffer_, size_}; }
-  // Writes the line and a newline to a descriptor with one raw write; a failure is ignored (there is nobody to tell).
+  // Writes the line and a newline to a descriptor with one raw write; a failure is ignored (there is nobody
+  // to tell).
   void write_to(int descriptor) const;
 
  private:

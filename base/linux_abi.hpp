@@ -1,5 +1,6 @@
-// Kernel constants that the 6.1 headers of Debian 12 lack. Values from include/uapi/linux of the kernel version named
-// at each; whether the running kernel knows them is found out by probing (base/capabilities), never by version.
+// Kernel constants that the 6.1 headers of Debian 12 lack. Values from include/uapi/linux of the kernel
+// version named at each; whether the running kernel knows them is found out by probing (base/capabilities),
+// never by version.
 #pragma once
 
 #include <linux/userfaultfd.h>

@@ -1,5 +1,5 @@
-// The resident size of this address space, as the kernel counts it (anonymous memory, file mappings, shared memory).
-// Any context: raw system calls only.
+// The resident size of this address space, as the kernel counts it (anonymous memory, file mappings, shared
+// memory). Any context: raw system calls only.
 #pragma once
 
 #include <cstdint>

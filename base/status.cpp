@@ -23,12 +23,20 @@ const char* to_text(ErrorCode code) {
 Status Status::from_errno(int errno_value, const char* text) {
   ErrorCode code = ErrorCode::io_error;
   switch (errno_value) {
-    case EINVAL: case ENAMETOOLONG: case ENOTDIR: code = ErrorCode::invalid_argument; break;
-    case EPERM: case EACCES: case EROFS: code = ErrorCode::no_permission; break;
+    case EINVAL:
+    case ENAMETOOLONG:
+    case ENOTDIR: code = ErrorCode::invalid_argument; break;
+    case EPERM:
+    case EACCES:
+    case EROFS: code = ErrorCode::no_permission; break;
     case ENOMEM: code = ErrorCode::no_memory; break;
-    case ENOSPC: case EDQUOT: case EFBIG: code = ErrorCode::no_space; break;
-    case ENOSYS: case EOPNOTSUPP: code = ErrorCode::not_supported; break;
-    case EAGAIN: case EBUSY: code = ErrorCode::busy; break;
+    case ENOSPC:
+    case EDQUOT:
+    case EFBIG: code = ErrorCode::no_space; break;
+    case ENOSYS:
+    case EOPNOTSUPP: code = ErrorCode::not_supported; break;
+    case EAGAIN:
+    case EBUSY: code = ErrorCode::busy; break;
     case ENOENT: code = ErrorCode::not_found; break;
     default: break;
   }

@@ -1,5 +1,5 @@
-// Operating errors as values: a code, the errno behind it and a static text. Never thrown across the library's edge,
-// never allocated; safe inside malloc and inside a fault.
+// Operating errors as values: a code, the errno behind it and a static text. Never thrown across the
+// library's edge, never allocated; safe inside malloc and inside a fault.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +15,10 @@ enum class ErrorCode : std::uint8_t {
   not_supported,     // the kernel or the file system lacks it
   no_permission,
   no_memory,
-  no_space,    // the store is full
-  io_error,    // a device failed: errno says how
-  corrupt,     // a checksum or a format did not hold
-  busy,        // try again later
+  no_space,  // the store is full
+  io_error,  // a device failed: errno says how
+  corrupt,   // a checksum or a format did not hold
+  busy,      // try again later
   not_found,
 };
 
@@ -31,7 +31,9 @@ struct [[nodiscard]] Status {
 
   constexpr bool ok() const { return code == ErrorCode::ok; }
   static constexpr Status success() { return {}; }
-  static constexpr Status failure(ErrorCode c, int errno_value, const char* text) { return {c, errno_value, text}; }
+  static constexpr Status failure(ErrorCode c, int errno_value, const char* text) {
+    return {c, errno_value, text};
+  }
   // The code that fits an errno: ENOSPC and EDQUOT are no_space, EPERM and EACCES no_permission, and so on.
   static Status from_errno(int errno_value, const char* text);
 };
@@ -41,7 +43,9 @@ template <typename T>
 class [[nodiscard]] Result {
  public:
   Result(T value) : value_(std::move(value)) {}
-  Result(Status status) : status_(status) { TERRACE_CHECK(!status.ok(), "a Result without value needs a failure"); }
+  Result(Status status) : status_(status) {
+    TERRACE_CHECK(!status.ok(), "a Result without value needs a failure");
+  }
 
   bool ok() const { return status_.ok(); }
   const Status& status() const { return status_; }

@@ -1,5 +1,6 @@
-// System calls that neither touch errno nor any thread-local data: the pager runs as a process on the program's memory
-// and may not use what libc keeps for the program's threads. Each returns the kernel's value: >= 0, or -errno.
+// System calls that neither touch errno nor any thread-local data: the pager runs as a process on the
+// program's memory and may not use what libc keeps for the program's threads. Each returns the kernel's
+// value: >= 0, or -errno.
 #pragma once
 
 #include <sys/syscall.h>

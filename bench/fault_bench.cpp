@@ -1,11 +1,12 @@
-// P6: what a fault costs. A demand fault on a stored block of 2 MiB against one disk read of it; the rescue of a staged
-// block against the bare round trip of a fault (a pager that sleeps in poll and answers with one MOVE).
+// P6: what a fault costs. A demand fault on a stored block of 2 MiB against one disk read of it; the rescue
+// of a staged block against the bare round trip of a fault (a pager that sleeps in poll and answers with one
+// MOVE).
 //
 // bench_fault [--dir DIR] [--rounds N] [--json]
 //
-// The pager runs as a thread on the store's real device; each measured touch comes after a pause in which it falls
-// asleep, so the figures are those of an idle pager. Demand and rescue are told apart by the pager's own counters.
-// Exit status: 0 all rows hold, 1 one does not, 77 no userfaultfd.
+// The pager runs as a thread on the store's real device; each measured touch comes after a pause in which it
+// falls asleep, so the figures are those of an idle pager. Demand and rescue are told apart by the pager's
+// own counters. Exit status: 0 all rows hold, 1 one does not, 77 no userfaultfd.
 #include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
@@ -44,7 +45,8 @@ std::vector<double> disk_reads(const std::string& directory, int rounds) {
   if (!memory.map(kChunkBytes).ok()) std::exit(2);
   io::Completion done[8];
   const auto transfer = [&](io::Op op, std::uint64_t chunk) {
-    if (!ring.submit({chunk, op, memory.data(), chunk * kChunkBytes, std::uint32_t(kChunkBytes)}).ok()) std::exit(2);
+    if (!ring.submit({chunk, op, memory.data(), chunk * kChunkBytes, std::uint32_t(kChunkBytes)}).ok())
+      std::exit(2);
     ring.flush();
     while (ring.poll(done) == 0) ring.wait(1000);
     if (done[0].errno_value != 0) std::exit(2);
@@ -75,7 +77,9 @@ std::vector<double> bare_round_trips(int rounds) {
   std::byte* const program = map();
   std::byte* const shadow = map();
   Mover mover;
-  if (!mover.open().ok() || !mover.watch_program(program, bytes).ok() || !mover.watch_shadow(shadow, bytes).ok()) std::exit(77);
+  if (!mover.open().ok() || !mover.watch_program(program, bytes).ok() ||
+      !mover.watch_shadow(shadow, bytes).ok())
+    std::exit(77);
   std::memset(shadow, 1, kChunkBytes);
   std::atomic<bool> stop{false};
   std::thread pager([&] {
@@ -103,7 +107,8 @@ struct Faults {
   std::vector<double> demand, rescued;
 };
 
-Faults pager_faults(int rounds, std::vector<double>& disk, std::vector<double>& bare, const std::string& directory) {
+Faults pager_faults(int rounds, std::vector<double>& disk, std::vector<double>& bare,
+                    const std::string& directory) {
   setenv("TERRACE_TEST_STORE", directory.c_str(), 1);
   Rig rig({.device = DeviceKind::uring, .limit_bytes = 256 * kMiB});
   std::vector<std::byte*> objects;
@@ -122,13 +127,16 @@ Faults pager_faults(int rounds, std::vector<double>& disk, std::vector<double>& 
       usleep(3000);
       // Now and then one that left a moment ago, so that it is still staged.
       std::byte* const p = objects[random() % objects.size()];
-      const std::uint64_t demand = counters.faults_demand, rescued = counters.faults_rescued, in = counters.bytes_in;
+      const std::uint64_t demand = counters.faults_demand, rescued = counters.faults_rescued,
+                          in = counters.bytes_in;
       const std::uint64_t start = monotonic_ns();
       touch(p + (random() % 512) * kPageBytes);
       const double us = us_since(start);
       usleep(200);  // the counters are the pager's
-      if (counters.faults_demand != demand) faults.demand.push_back(us);
-      else if (counters.faults_rescued != rescued && counters.bytes_in == in) faults.rescued.push_back(us);
+      if (counters.faults_demand != demand)
+        faults.demand.push_back(us);
+      else if (counters.faults_rescued != rescued && counters.bytes_in == in)
+        faults.rescued.push_back(us);
     }
   }
   for (int i = 0; i < 256; ++i)
@@ -140,17 +148,19 @@ Faults pager_faults(int rounds, std::vector<double>& disk, std::vector<double>& 
 }
 
 // A row in us: `allowed_us` more than the peer.
-bool row(bool json, const char* name, const char* peer_name, const std::vector<double>& ours, const std::vector<double>& peer,
-         double allowed_us) {
+bool row(bool json, const char* name, const char* peer_name, const std::vector<double>& ours,
+         const std::vector<double>& peer, double allowed_us) {
   const double a = median(ours), b = median(peer);
   const bool holds = !ours.empty() && a <= b + allowed_us;
   if (json) {
-    std::printf("{\"name\": \"%s\", \"terrace\": %.1f, \"peer\": %.1f, \"peer_name\": \"%s\", \"unit\": \"us\", \"ratio\": %.3f, "
-                "\"bound\": %.1f, \"target\": \"peer + %.0f us\", \"holds\": %s}\n",
-                name, a, b, peer_name, b > 0 ? a / b : 0, b + allowed_us, allowed_us, holds ? "true" : "false");
+    std::printf(
+        "{\"name\": \"%s\", \"terrace\": %.1f, \"peer\": %.1f, \"peer_name\": \"%s\", \"unit\": \"us\", "
+        "\"ratio\": %.3f, "
+        "\"bound\": %.1f, \"target\": \"peer + %.0f us\", \"holds\": %s}\n",
+        name, a, b, peer_name, b > 0 ? a / b : 0, b + allowed_us, allowed_us, holds ? "true" : "false");
   } else {
-    std::printf("%-36s %8.1f us, %s %8.1f us, %+.1f us (allowed %+.0f), %zu samples: %s\n", name, a, peer_name, b, a - b,
-                allowed_us, ours.size(), holds ? "holds" : "does not hold");
+    std::printf("%-36s %8.1f us, %s %8.1f us, %+.1f us (allowed %+.0f), %zu samples: %s\n", name, a,
+                peer_name, b, a - b, allowed_us, ours.size(), holds ? "holds" : "does not hold");
   }
   return holds;
 }
@@ -163,14 +173,19 @@ int main(int argc, char** argv) {
   bool json = false;
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
-    if (word == "--json") json = true;
-    else if (word == "--dir" && i + 1 < argc) directory = argv[++i];
-    else if (word == "--rounds" && i + 1 < argc) rounds = std::atoi(argv[++i]);
-    else return std::fprintf(stderr, "usage: bench_fault [--dir DIR] [--rounds N] [--json]\n"), 2;
+    if (word == "--json")
+      json = true;
+    else if (word == "--dir" && i + 1 < argc)
+      directory = argv[++i];
+    else if (word == "--rounds" && i + 1 < argc)
+      rounds = std::atoi(argv[++i]);
+    else
+      return std::fprintf(stderr, "usage: bench_fault [--dir DIR] [--rounds N] [--json]\n"), 2;
   }
   std::vector<double> disk, bare;
   const Faults faults = pager_faults(rounds, disk, bare, directory);
   const bool demand = row(json, "demand fault on a stored 2 MiB block", "disk read", faults.demand, disk, 60);
-  const bool rescue = row(json, "rescue of a staged 2 MiB block", "bare round trip", faults.rescued, bare, 10);
+  const bool rescue =
+      row(json, "rescue of a staged 2 MiB block", "bare round trip", faults.rescued, bare, 10);
   return demand && rescue ? 0 : 1;
 }

@@ -41,7 +41,8 @@ void BlockTable::fill_block_of(const Block& block, BlockId id) {
 }
 
 BlockId BlockTable::create(Granule first, std::uint32_t count) {
-  TERRACE_CHECK(count >= 1 && offset_in_chunk(first) + count <= kGranulesPerChunk, "a block lies within one chunk");
+  TERRACE_CHECK(count >= 1 && offset_in_chunk(first) + count <= kGranulesPerChunk,
+                "a block lies within one chunk");
   BlockId id = free_;
   if (id != kNoBlock) {
     free_ = blocks_[id].next;
@@ -152,7 +153,8 @@ void BlockTable::validate() const {
     dead_count += dead(c).count();
     TERRACE_CHECK((dead(c) & ~present(c)).none(), "dead granules are present");
     for (std::uint32_t i = 0; i < kGranulesPerChunk; ++i)
-      if (dead(c).test(i)) TERRACE_CHECK(block_of_[c * kGranulesPerChunk + i] == 0, "dead granules have no block");
+      if (dead(c).test(i))
+        TERRACE_CHECK(block_of_[c * kGranulesPerChunk + i] == 0, "dead granules have no block");
   }
   TERRACE_CHECK(present_count == present_granules_ && dead_count == dead_granules_, "granules are counted");
 }

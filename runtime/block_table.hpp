@@ -1,10 +1,10 @@
 // The pager's books: every block of every live object, and which granules of the arena are mapped.
 //
-// Nouns: a *block* is what one object owns of one chunk (1 to 128 granules). *Present* granules are mapped in the
-// program's memory; *dead* ones are present but belong to no object: their frames can be taken at once.
-// Invariant (validate()): block_at() of each granule of a block names it; dead is a subset of present; no granule of a
-// block is dead.
-// Threads: the pager only, except `present`, which the heap reads (PagerLink). No heap: tables are NORESERVE mappings.
+// Nouns: a *block* is what one object owns of one chunk (1 to 128 granules). *Present* granules are mapped in
+// the program's memory; *dead* ones are present but belong to no object: their frames can be taken at once.
+// Invariant (validate()): block_at() of each granule of a block names it; dead is a subset of present; no
+// granule of a block is dead. Threads: the pager only, except `present`, which the heap reads (PagerLink). No
+// heap: tables are NORESERVE mappings.
 #pragma once
 
 #include <atomic>
@@ -56,8 +56,8 @@ struct BlockList {
 
 class BlockTable {
  public:
-  // Blocks that an arena of `reserved_bytes` may need: a block is at least 4 granules long but for tails, and address
-  // space is used sparsely, so a quarter of its granules is ample.
+  // Blocks that an arena of `reserved_bytes` may need: a block is at least 4 granules long but for tails, and
+  // address space is used sparsely, so a quarter of its granules is ample.
   static std::uint32_t capacity_for(std::uint64_t reserved_bytes) {
     return std::uint32_t(reserved_bytes / kGranuleBytes / 4 + 1024);
   }
@@ -67,8 +67,9 @@ class BlockTable {
 
   // A new block over the granules, which have none. kNoBlock when the table is full.
   BlockId create(Granule first, std::uint32_t count);
-  void destroy(BlockId id);   // also takes its granules out of block_at()
-  void detach(BlockId id);    // takes its granules out of block_at() only: the object is gone, I/O is still in flight
+  void destroy(BlockId id);  // also takes its granules out of block_at()
+  void detach(
+      BlockId id);  // takes its granules out of block_at() only: the object is gone, I/O is still in flight
   // The block that owns a granule, or kNoBlock.
   BlockId block_at(Granule g) const { return block_of_[g] == 0 ? kNoBlock : block_of_[g]; }
   Block& operator[](BlockId id) { return blocks_[id]; }
@@ -83,15 +84,17 @@ class BlockTable {
   GranuleMask present(Chunk c) const { return words(present_, c); }
   GranuleMask dead(Chunk c) const { return words(dead_, c); }
   // The part of the block's chunk that is the block.
-  static GranuleMask mask_of(const Block& block) { return GranuleMask::range(offset_in_chunk(block.first), block.count); }
+  static GranuleMask mask_of(const Block& block) {
+    return GranuleMask::range(offset_in_chunk(block.first), block.count);
+  }
   void set_present(Chunk c, GranuleMask mask);
   void clear_present(Chunk c, GranuleMask mask);  // clears dead too
   void set_dead(Chunk c, GranuleMask mask);
   void clear_dead(Chunk c, GranuleMask mask);
   std::uint64_t present_granules() const { return present_granules_; }
   std::uint64_t dead_granules() const { return dead_granules_; }
-  // A chunk with at least `count` dead granules in a row, else any with a dead granule, at or after `from` (wrapping
-  // once); ~0u when nothing is dead.
+  // A chunk with at least `count` dead granules in a row, else any with a dead granule, at or after `from`
+  // (wrapping once); ~0u when nothing is dead.
   Chunk find_dead(Chunk from, std::uint32_t count) const;
 
   std::atomic<std::uint64_t>* present_words() { return present_; }

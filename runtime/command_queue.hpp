@@ -1,8 +1,8 @@
 // From the heap to the pager: which objects came and went, in order.
 //
-// A ring with one producer at a time (the heap pushes under its lock) and one consumer (the pager). The pager drains it
-// before it answers any fault, so a fault on an object is always handled after the object's birth is known.
-// A full ring makes the producer wait: the pager never waits for the program, so that wait ends.
+// A ring with one producer at a time (the heap pushes under its lock) and one consumer (the pager). The pager
+// drains it before it answers any fault, so a fault on an object is always handled after the object's birth
+// is known. A full ring makes the producer wait: the pager never waits for the program, so that wait ends.
 #pragma once
 
 #include <atomic>

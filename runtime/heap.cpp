@@ -190,8 +190,8 @@ bool Heap::make_room(std::uint64_t needed_bytes) {
   }
 }
 
-// Before a place makes touched_bytes exceed the threshold: asks on_pressure what to do. False when there is no place
-// any more.
+// Before a place makes touched_bytes exceed the threshold: asks on_pressure what to do. False when there is
+// no place any more.
 bool Heap::settle_pressure(Place& place, std::uint32_t granules, std::uint32_t alignment) {
   const auto touched = [&] { return statistics_.touched_bytes + place.fresh_chunks * kChunkBytes; };
   if (place.fresh_chunks == 0 || touched() <= pressure_bytes_ || options_.on_pressure == nullptr) return true;

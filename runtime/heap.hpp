@@ -24,8 +24,8 @@
 
 #include "base/status.hpp"
 #include "runtime/arena.hpp"
-#include "runtime/job_page.hpp"
 #include "runtime/free_runs.hpp"
+#include "runtime/job_page.hpp"
 #include "runtime/pager_link.hpp"
 #include "runtime/spin_lock.hpp"
 
@@ -158,7 +158,8 @@ class Heap {
   std::uint64_t pressure_bytes_ = ~std::uint64_t{0};
   RunRecord* records_ = nullptr;  // one a granule
   ChunkState* chunks_ = nullptr;  // one a chunk
-  // The part of the arena that the tables are open for; read without the lock by calls that hold a pointer into it.
+  // The part of the arena that the tables are open for; read without the lock by calls that hold a pointer
+  // into it.
   std::atomic<std::uint64_t> tables_opened_bytes_{0};
   Granule limit_granules_ = 0;
   Granule frontier_ = 0;

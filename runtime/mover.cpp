@@ -13,8 +13,9 @@
 namespace terrace::runtime {
 namespace {
 
-constexpr std::uint64_t kWanted = abi::kFeatureMove | abi::kFeatureWpUnpopulated | UFFD_FEATURE_PAGEFAULT_FLAG_WP |
-                                  UFFD_FEATURE_EVENT_REMAP | UFFD_FEATURE_EVENT_REMOVE | UFFD_FEATURE_EVENT_UNMAP;
+constexpr std::uint64_t kWanted = abi::kFeatureMove | abi::kFeatureWpUnpopulated |
+                                  UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_EVENT_REMAP |
+                                  UFFD_FEATURE_EVENT_REMOVE | UFFD_FEATURE_EVENT_UNMAP;
 constexpr std::uint64_t kTrashWanted = abi::kFeatureMove | UFFD_FEATURE_PAGEFAULT_FLAG_WP;
 // An unpin may lag behind its completion by microseconds; a page that the program pinned stays so.
 constexpr int kBusyRetries = 200;
@@ -43,7 +44,8 @@ Status Mover::open(int descriptor) {
   }
   descriptor_ = descriptor;
   if (const int error = handshake(descriptor_, kWanted))
-    return Status::failure(ErrorCode::not_supported, error, "userfaultfd features (MOVE and events, kernel 6.8)");
+    return Status::failure(ErrorCode::not_supported, error,
+                           "userfaultfd features (MOVE and events, kernel 6.8)");
   const long second = sys(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK);
   if (second < 0) return Status::from_errno(int(-second), "userfaultfd for the trash range");
   trash_descriptor_ = int(second);
@@ -79,7 +81,8 @@ Status Mover::init_trash() {
   if (mapped < 0 && mapped > -4096) return Status::from_errno(int(-mapped), "mapping the trash range");
   mapping_ = reinterpret_cast<void*>(mapped);
   trash_ = reinterpret_cast<std::byte*>(round_up(std::uint64_t(mapped), kChunkBytes));
-  (void)sys(SYS_madvise, trash_, bytes, MADV_HUGEPAGE);  // flags must equal the source's, and whole pages may move
+  (void)sys(SYS_madvise, trash_, bytes,
+            MADV_HUGEPAGE);  // flags must equal the source's, and whole pages may move
   (void)sys(SYS_madvise, trash_, bytes, MADV_DONTDUMP);
   (void)sys(SYS_madvise, trash_, bytes, MADV_DONTFORK);
   if (const int error = watch(trash_descriptor_, trash_, bytes, UFFDIO_REGISTER_MODE_WP))
@@ -95,7 +98,8 @@ MoveOutcome Mover::move_home(void* home, void* frame, std::uint64_t bytes) {
   return move_through(descriptor_, home, frame, bytes, Towards::program);
 }
 
-MoveOutcome Mover::move_through(int descriptor, void* destination, void* source, std::uint64_t bytes, Towards towards) {
+MoveOutcome Mover::move_through(int descriptor, void* destination, void* source, std::uint64_t bytes,
+                                Towards towards) {
   MoveOutcome outcome;
   int busy = 0;
   if (towards == Towards::program && backlog_size_ != 0) zero_dropped(destination, source, bytes);
@@ -146,7 +150,8 @@ int Mover::copy_in(void* home, void* frame, std::uint64_t bytes) {
       zero_dropped(static_cast<std::byte*>(home) + done, static_cast<std::byte*>(frame) + done, bytes - done);
       (void)sys(SYS_sched_yield);
     } else if (error == ENOENT && step > kPageBytes) {
-      step = kPageBytes;  // the range lies in several mappings (mprotect of a part): one call serves one of them only
+      step = kPageBytes;  // the range lies in several mappings (mprotect of a part): one call serves one of
+                          // them only
     } else if (error == ENOENT) {
       done += kPageBytes;  // unmapped meanwhile
     } else {
@@ -166,7 +171,8 @@ void Mover::fill_zero_page(void* page) {
       (void)sys(SYS_sched_yield);
       continue;
     }
-    if (result != 0) wake(page, kPageBytes);  // present already, or no longer mapped: let the thread try again
+    if (result != 0)
+      wake(page, kPageBytes);  // present already, or no longer mapped: let the thread try again
     return;
   }
 }
@@ -177,7 +183,8 @@ void Mover::wake(void* start, std::uint64_t bytes) {
 }
 
 void Mover::discard(void* start, std::uint64_t bytes) {
-  // Pieces leave a page table behind at their destination, which would make every later whole page split: two places.
+  // Pieces leave a page table behind at their destination, which would make every later whole page split: two
+  // places.
   std::byte* const place = bytes == kChunkBytes ? trash_ : trash_ + kChunkBytes;
   (void)move_through(trash_descriptor_, place, start, bytes, Towards::shadow);
   (void)sys(SYS_madvise, place, bytes, MADV_DONTNEED);
@@ -197,7 +204,8 @@ bool Mover::in_backlog(const uffd_msg& message) const {
   for (std::uint32_t i = 0; i < backlog_size_; ++i) {
     const uffd_msg& known = backlog_[(backlog_head_ + i) % kBacklog];
     if (known.event != message.event) continue;
-    if (message.event == UFFD_EVENT_PAGEFAULT && known.arg.pagefault.address == message.arg.pagefault.address) return true;
+    if (message.event == UFFD_EVENT_PAGEFAULT && known.arg.pagefault.address == message.arg.pagefault.address)
+      return true;
     if (message.event == UFFD_EVENT_REMOVE && known.arg.remove.start == message.arg.remove.start &&
         known.arg.remove.end == message.arg.remove.end)
       return true;

@@ -22,7 +22,8 @@ namespace {
 constexpr std::uint64_t kTickNs = 10 * kNsPerMs;
 // After work, look again for this long before sleeping: waking a sleeping pager costs a fault 30 to 50 us.
 constexpr std::uint64_t kSpinNs = 30'000;
-// Share of the reserved store that is promised: extents lie within 2 MiB segments, so some space is lost between them.
+// Share of the reserved store that is promised: extents lie within 2 MiB segments, so some space is lost
+// between them.
 constexpr std::uint64_t promised(std::uint64_t reserved_bytes) { return reserved_bytes / 8 * 7; }
 constexpr std::uint64_t to_reserve(std::uint64_t live_bytes) { return live_bytes / 7 * 8 + 16 * kMiB; }
 
@@ -48,22 +49,26 @@ Status Pager::start(const PagerParts& parts, const PagerOptions& options) {
   if (Status s = books_.init(arena_->reserved_bytes()); !s.ok()) return s;
   if (Status s = map_shadow(options.shadow_bytes); !s.ok()) return s;
   if (Status s = mover_->init_trash(); !s.ok()) return s;
-  // Until fork is supported (process life), a child that touches an object must die clearly instead of reading zeros.
+  // Until fork is supported (process life), a child that touches an object must die clearly instead of
+  // reading zeros.
   auto* const arena = reinterpret_cast<void*>(arena_->base());
   (void)sys(SYS_madvise, arena, arena_->reserved_bytes(), MADV_DONTFORK);
   if (Status s = mover_->watch_program(arena, arena_->reserved_bytes()); !s.ok()) return s;
-  // From here on no page appears in the arena except by our hand: what is present now is found once and for all.
+  // From here on no page appears in the arena except by our hand: what is present now is found once and for
+  // all.
   if (Status s = find_present(); !s.ok()) return s;
   set_limit_from_rest();
   heap_->for_each_object(&Pager::book_visitor, this);
   for (Chunk c = 0; c < arena_->opened_bytes() / kChunkBytes; ++c) {
     GranuleMask dead = books_.present(c);
     for (std::uint32_t i = dead.first(); i < kGranulesPerChunk; ++i)
-      if (dead.test(i) && books_.block_at(c * kGranulesPerChunk + i) != kNoBlock) dead &= ~GranuleMask::range(i, 1);
+      if (dead.test(i) && books_.block_at(c * kGranulesPerChunk + i) != kNoBlock)
+        dead &= ~GranuleMask::range(i, 1);
     if (dead.any()) books_.set_dead(c, dead);
   }
   const std::uint64_t live = booked_granules_ * kGranuleBytes;
-  if (Status s = store_->reserve(to_reserve(live)); !s.ok() && promised(store_->reserved_bytes()) < live) return s;
+  if (Status s = store_->reserve(to_reserve(live)); !s.ok() && promised(store_->reserved_bytes()) < live)
+    return s;
   link_->room_bytes.store(promised(store_->reserved_bytes()), std::memory_order_seq_cst);
   link_->present = books_.present_words();
   next_tick_ns_ = monotonic_ns() + kTickNs;
@@ -87,7 +92,8 @@ Status Pager::map_shadow(std::uint64_t bytes) {
   const std::uint64_t table_bytes = round_up(ShadowPool::table_bytes(chunks), kPageBytes);
   // Guard pages on both sides: mappings merge with their neighbours.
   shadow_mapping_bytes_ = bytes + table_bytes + 2 * kChunkBytes;
-  const long mapped = sys(SYS_mmap, nullptr, shadow_mapping_bytes_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  const long mapped = sys(SYS_mmap, nullptr, shadow_mapping_bytes_, PROT_NONE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapped < 0 && mapped > -4096) return Status::from_errno(int(-mapped), "mapping the shadow");
   shadow_mapping_ = reinterpret_cast<void*>(mapped);
   auto* const base = reinterpret_cast<std::byte*>(round_up(std::uint64_t(mapped) + kPageBytes, kChunkBytes));
@@ -181,7 +187,8 @@ bool Pager::work(std::uint64_t now) {
   if (options_.force_eviction) force_eviction(now);
   if (make_room(now)) ++work_done_;
   read_ahead(now);
-  if (waiting_.head != kNoBlock && transfers_used_ == 0 && device_->in_flight() == 0 && outgoing_.size == 0) overshoot();
+  if (waiting_.head != kNoBlock && transfers_used_ == 0 && device_->in_flight() == 0 && outgoing_.size == 0)
+    overshoot();
   device_->flush();
   return work_done_ != before;
 }
@@ -189,7 +196,8 @@ bool Pager::work(std::uint64_t now) {
 // A block is wanted, nothing is on its way and nothing can leave: one chunk more than the limit, or the end.
 void Pager::overshoot() {
   if (!shadow_.populate_chunk())
-    return fatal("no memory for a block that the program needs, and nothing can leave", &books_[waiting_.head], ENOMEM);
+    return fatal("no memory for a block that the program needs, and nothing can leave",
+                 &books_[waiting_.head], ENOMEM);
   count(counters_->overshoots);
   ++work_done_;
 }
@@ -200,7 +208,8 @@ void Pager::tick(std::uint64_t now) {
   check_timeouts(now);
   retry_unmovable(now);
   const std::uint64_t wanted = link_->room_wanted_bytes.load(std::memory_order_seq_cst);
-  if (wanted > promised(store_->reserved_bytes()) && wanted > link_->room_refused_bytes.load(std::memory_order_relaxed)) {
+  if (wanted > promised(store_->reserved_bytes()) &&
+      wanted > link_->room_refused_bytes.load(std::memory_order_relaxed)) {
     const Status grown = store_->reserve(to_reserve(wanted));
     if (!grown.ok() && promised(store_->reserved_bytes()) < wanted)
       link_->room_refused_bytes.store(wanted, std::memory_order_seq_cst);
@@ -209,9 +218,12 @@ void Pager::tick(std::uint64_t now) {
 }
 
 void Pager::sleep(int timeout_ms) {
-  // The heap's queue and the budget are looked at in every round, so never sleep long while the program may run.
-  job_->heartbeat_due_ns.store(monotonic_ns() + std::uint64_t(timeout_ms) * kNsPerMs, std::memory_order_relaxed);
-  pollfd watched[3] = {{mover_->descriptor(), POLLIN, 0}, {device_->poll_descriptor(), POLLIN, 0}, {owner_pidfd_, POLLIN, 0}};
+  // The heap's queue and the budget are looked at in every round, so never sleep long while the program may
+  // run.
+  job_->heartbeat_due_ns.store(monotonic_ns() + std::uint64_t(timeout_ms) * kNsPerMs,
+                               std::memory_order_relaxed);
+  pollfd watched[3] = {
+      {mover_->descriptor(), POLLIN, 0}, {device_->poll_descriptor(), POLLIN, 0}, {owner_pidfd_, POLLIN, 0}};
   timespec timeout{timeout_ms / 1000, (timeout_ms % 1000) * 1'000'000l};
   (void)sys(SYS_ppoll, watched, 3, &timeout, nullptr, 0);
   if (owner_pidfd_ >= 0 && watched[2].revents != 0) owner_gone_ = true;
@@ -230,9 +242,10 @@ void Pager::fatal(const char* what, const Block* block, int errno_value) {
     line.field("state", to_text(block->state));
   }
   line.text(" errno=").error(errno_value);
-  line.text(errno_value == ENOSPC || errno_value == EFBIG ? "; free space in the store's directory, or name another one with --store"
-            : errno_value == ENOMEM                       ? "; raise --dram"
-                                                          : "; look at the disk under --store (dmesg), or name another one");
+  line.text(errno_value == ENOSPC || errno_value == EFBIG
+                ? "; free space in the store's directory, or name another one with --store"
+            : errno_value == ENOMEM ? "; raise --dram"
+                                    : "; look at the disk under --store (dmesg), or name another one");
   std::size_t i = 0;
   for (; i < line.view().size() && i + 1 < sizeof job_->message; ++i) job_->message[i] = line.view()[i];
   job_->message[i] = 0;

@@ -1,17 +1,18 @@
-// The pager: answers the page faults of one program from the shadow and the store, and keeps the program's objects
-// within their share of DRAM.
+// The pager: answers the page faults of one program from the shadow and the store, and keeps the program's
+// objects within their share of DRAM.
 //
-// It runs as a process of its own on the program's memory (runtime/pager_process), or as a thread in tests. One round
-// (run_once) goes in order of urgency: messages of the kernel and births from the heap, completions, blocks that the
-// program waits for, one slice of hashing, then reading ahead and making room. It never waits for the program: it takes
-// no lock of the heap, uses no libc heap, no stdio, no errno.
+// It runs as a process of its own on the program's memory (runtime/pager_process), or as a thread in tests.
+// One round (run_once) goes in order of urgency: messages of the kernel and births from the heap,
+// completions, blocks that the program waits for, one slice of hashing, then reading ahead and making room.
+// It never waits for the program: it takes no lock of the heap, uses no libc heap, no stdio, no errno.
 //
-// Invariants: resident_granules() == present + shadow frames; it stays at or below the limit except for one chunk at a
-// time when nothing can move (then `overshoot` is counted). A block that leaves DRAM has a checksum, verified when it
-// returns; what cannot be served ends the job through fatal(), never as a zero page.
+// Invariants: resident_granules() == present + shadow frames; it stays at or below the limit except for one
+// chunk at a time when nothing can move (then `overshoot` is counted). A block that leaves DRAM has a
+// checksum, verified when it returns; what cannot be served ends the job through fatal(), never as a zero
+// page.
 //
-// Sources: pager_faults.cpp (messages, faults, births), pager_transfer.cpp (hashing, reads, writes), pager_reclaim.cpp
-// (budget, victims, frames), pager.cpp (start, loop).
+// Sources: pager_faults.cpp (messages, faults, births), pager_transfer.cpp (hashing, reads, writes),
+// pager_reclaim.cpp (budget, victims, frames), pager.cpp (start, loop).
 #pragma once
 
 #include <atomic>
@@ -44,9 +45,10 @@ struct PagerParts {
 };
 
 struct PagerOptions {
-  std::uint64_t dram_bytes = 0;          // for the whole process
-  std::uint64_t object_limit_bytes = 0;  // tests: fixed limit for objects, frames and shadow; 0: from dram_bytes
-  std::uint64_t shadow_bytes = 1 * kGiB; // address space of the shadow
+  std::uint64_t dram_bytes = 0;  // for the whole process
+  std::uint64_t object_limit_bytes =
+      0;  // tests: fixed limit for objects, frames and shadow; 0: from dram_bytes
+  std::uint64_t shadow_bytes = 1 * kGiB;  // address space of the shadow
   std::uint32_t io_timeout_ms = 120'000;
   bool force_eviction = false;
   std::uint64_t seed = 0;  // of forced evictions
@@ -54,16 +56,20 @@ struct PagerOptions {
 
 class Pager {
  public:
-  // Registers the arena and the shadow, books every live object and present page. Call with the heap's lock held by (or
-  // for) the caller; sets link->active at the end. Errors: as Mover and Store report them; no_memory.
+  // Registers the arena and the shadow, books every live object and present page. Call with the heap's lock
+  // held by (or for) the caller; sets link->active at the end. Errors: as Mover and Store report them;
+  // no_memory.
   Status start(const PagerParts& parts, const PagerOptions& options);
   void stop();  // tests: closes the mover, unmaps the tables; objects that are not home then are lost
 
-  // One round. Waits up to `timeout_ms` when there is nothing to do. False: the program is gone, or fatal() was called.
+  // One round. Waits up to `timeout_ms` when there is nothing to do. False: the program is gone, or fatal()
+  // was called.
   bool run_once(int timeout_ms);
 
   // Tests and settings: changes the limit while running.
-  void set_object_limit(std::uint64_t bytes) { requested_limit_bytes_.store(bytes, std::memory_order_relaxed); }
+  void set_object_limit(std::uint64_t bytes) {
+    requested_limit_bytes_.store(bytes, std::memory_order_relaxed);
+  }
   bool failed() const { return fatal_; }
   std::uint64_t resident_granules() const { return books_.present_granules() + shadow_.frames(); }
   std::uint64_t limit_granules() const { return limit_granules_; }
@@ -71,13 +77,16 @@ class Pager {
 
  private:
   static constexpr std::uint32_t kTransfers = 128;
-  static constexpr std::uint32_t kPieces = 8;                            // at most, of one read
-  static constexpr std::uint32_t kPieceBytes = 256 * kKiB;               // a demanded block is read in such pieces
-  static constexpr std::uint32_t kHashSliceBytes = 256 * kKiB;           // 25 us: how long a fault may wait for hashing
-  static constexpr std::uint32_t kAheadMax = 96;                         // blocks read ahead and not yet touched
-  static constexpr std::uint32_t kAttempts = 3;                          // of a failing transfer
-  static constexpr std::uint32_t kWriteFailures = 16;                    // in a row, of different blocks: the store is done for
-  static constexpr std::uint64_t kLeastLimitBytes = 8 * kMiB;            // of objects, frames and shadow
+  static constexpr std::uint32_t kPieces = 8;               // at most, of one read
+  static constexpr std::uint32_t kPieceBytes = 256 * kKiB;  // a demanded block is read in such pieces
+  static constexpr std::uint32_t kHashSliceBytes =
+      256 * kKiB;                                   // 25 us: how long a fault may wait for hashing
+  static constexpr std::uint32_t kAheadMax = 1024;  // blocks read ahead and not yet touched
+  static constexpr std::uint32_t kAttempts = 3;     // of a failing transfer
+  static constexpr double kDoNoHarm =
+      1.25;  // how much later a victim must be needed than what is read ahead for it
+  static constexpr std::uint32_t kWriteFailures = 16;  // in a row, of different blocks: the store is done for
+  static constexpr std::uint64_t kLeastLimitBytes = 8 * kMiB;  // of objects, frames and shadow
 
   enum class TransferKind : std::uint8_t { none, compare, write, read };
 
@@ -85,8 +94,8 @@ class Pager {
   struct Transfer {
     BlockId block = kNoBlock;
     TransferKind kind = TransferKind::none;
-    std::uint8_t pieces = 0;     // requests of this transfer
-    std::uint8_t arrived = 0;    // bit a piece
+    std::uint8_t pieces = 0;   // requests of this transfer
+    std::uint8_t arrived = 0;  // bit a piece
     std::uint8_t attempts = 0;
     int errno_value = 0;         // first error of its requests
     std::uint32_t sequence = 0;  // of the ids: a late completion of an older use is refused
@@ -106,7 +115,9 @@ class Pager {
   void overshoot();
   void sleep(int timeout_ms);
   void fatal(const char* what, const Block* block, int errno_value);
-  void count(std::atomic<std::uint64_t>& counter, std::uint64_t by = 1) { counter.fetch_add(by, std::memory_order_relaxed); }
+  void count(std::atomic<std::uint64_t>& counter, std::uint64_t by = 1) {
+    counter.fetch_add(by, std::memory_order_relaxed);
+  }
   void count(Fallback fallback) { count(job_->fallbacks[std::size_t(fallback)]); }
 
   // pager_faults.cpp
@@ -196,7 +207,8 @@ class Pager {
     std::uint32_t offset, bytes;
   };
   static constexpr std::uint32_t kRemovals = 512;
-  Removal removals_[kRemovals];  // parts of staged or stored blocks that the program dropped: zero when they come home
+  Removal removals_[kRemovals];  // parts of staged or stored blocks that the program dropped: zero when they
+                                 // come home
   std::uint32_t removals_size_ = 0;
 
   BlockId ahead_[kAheadMax];  // read ahead, in the order of their expected touch
@@ -210,7 +222,7 @@ class Pager {
   std::uint64_t limit_granules_ = 0;
   std::atomic<std::uint64_t> requested_limit_bytes_{0};
   std::uint64_t rest_bytes_ = 0;
-  std::uint64_t booked_granules_ = 0;  // of the objects that lived at the start
+  std::uint64_t booked_granules_ = 0;      // of the objects that lived at the start
   std::uint64_t staged_out_granules_ = 0;  // staged_dirty and writing
   std::uint64_t next_tick_ns_ = 0, last_work_ns_ = 0, next_forced_ns_ = 0;
   std::uint64_t random_ = 0;

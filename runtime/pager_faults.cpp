@@ -14,7 +14,8 @@ using Place = OnlinePolicy::Place;
 
 void Pager::take_messages() {
   uffd_msg message;
-  // A range that is dropped is noted until its block is home: with many of them on their way, further ones wait.
+  // A range that is dropped is noted until its block is home: with many of them on their way, further ones
+  // wait.
   while (!fatal_ && removals_size_ < kRemovals / 2 && mover_->next_message(message)) {
     take_commands();  // whatever the heap did before the program could fault
     switch (message.event) {
@@ -78,8 +79,8 @@ void Pager::died(Granule head, std::uint32_t granules) {
   }
 }
 
-// Takes a block out of the books; its frames become dead or free, its extent is given back. With I/O in flight that
-// waits until the I/O ends.
+// Takes a block out of the books; its frames become dead or free, its extent is given back. With I/O in
+// flight that waits until the I/O ends.
 void Pager::end_block(BlockId id) {
   Block& block = books_[id];
   const Chunk chunk = chunk_of(block.first);
@@ -95,12 +96,18 @@ void Pager::end_block(BlockId id) {
     block.mapped_ahead = false;
   }
   if (last_touched_ == id) last_touched_ = kNoBlock;
-  if (block.wanted) mover_->wake(arena_->address_of(block.first), bytes_of(block));  // a read of what is freed: it tries again
+  if (block.wanted)
+    mover_->wake(arena_->address_of(block.first),
+                 bytes_of(block));  // a read of what is freed: it tries again
   apply_removals(id, nullptr);
-  if (block.list == ListName::clean) books_.remove(clean_, id);
-  else if (block.list == ListName::outgoing) books_.remove(outgoing_, id);
-  else if (block.list == ListName::waiting) books_.remove(waiting_, id);
-  else if (block.list == ListName::unmovable) books_.remove(unmovable_, id);
+  if (block.list == ListName::clean)
+    books_.remove(clean_, id);
+  else if (block.list == ListName::outgoing)
+    books_.remove(outgoing_, id);
+  else if (block.list == ListName::waiting)
+    books_.remove(waiting_, id);
+  else if (block.list == ListName::unmovable)
+    books_.remove(unmovable_, id);
 
   books_.set_dead(chunk, books_.present(chunk) & mask);
   if (block.transfer != ~0u && transfers_[block.transfer].in_flight != 0) {
@@ -109,7 +116,8 @@ void Pager::end_block(BlockId id) {
     return;
   }
   if (block.transfer != ~0u) end_transfer(transfers_[block.transfer]);
-  if (block.state == Residency::staged_dirty || block.state == Residency::writing) staged_out_granules_ -= block.count;
+  if (block.state == Residency::staged_dirty || block.state == Residency::writing)
+    staged_out_granules_ -= block.count;
   if (block.slot.valid()) shadow_.release(block.slot);
   if (block.extent.valid()) store_->release(block.extent);
   books_.destroy(id);
@@ -130,7 +138,8 @@ void Pager::on_fault(std::uint64_t address) {
   const Granule g = arena_->granule_at(page);
   const BlockId id = books_.block_at(g);
   if (id == kNoBlock) {
-    // Memory that the program has freed (or never got): as after free() in any allocator, its contents are undefined.
+    // Memory that the program has freed (or never got): as after free() in any allocator, its contents are
+    // undefined.
     books_.set_present(chunk_of(g), GranuleMask::range(offset_in_chunk(g), 1));
     books_.set_dead(chunk_of(g), GranuleMask::range(offset_in_chunk(g), 1));
     return mover_->fill_zero_page(page);
@@ -215,7 +224,8 @@ bool Pager::populate_run(Block& block, std::uint32_t first, std::uint32_t run) {
   const MoveOutcome outcome = mover_->move_home(target, frame, bytes);
   count(counters_->moves);
   if (outcome.moved_bytes != bytes) {
-    const int error = mover_->copy_in(target + outcome.moved_bytes, frame + outcome.moved_bytes, bytes - outcome.moved_bytes);
+    const int error = mover_->copy_in(target + outcome.moved_bytes, frame + outcome.moved_bytes,
+                                      bytes - outcome.moved_bytes);
     count(counters_->copies);
     count(Fallback::copy_in);
     mover_->wake(target, bytes);
@@ -297,8 +307,8 @@ void Pager::infer_mapped_ahead() {
   mapped_ahead_size_ = 0;
 }
 
-// A block that was read ahead is touched: those before it in the expected order were passed over; some after it are
-// mapped without waiting for their touch, as far as the policy trusts the order.
+// A block that was read ahead is touched: those before it in the expected order were passed over; some after
+// it are mapped without waiting for their touch, as far as the policy trusts the order.
 void Pager::touched_ahead(BlockId id) {
   std::uint32_t at = 0;
   while (at < ahead_size_ && ahead_[at] != id) ++at;
@@ -340,8 +350,8 @@ void Pager::apply_removals(BlockId id, std::byte* frame) {
   }
 }
 
-// The program (not the heap) dropped, unmapped or moved pages of the arena. What is stored or staged of them must read
-// as zero from now on: bring the block home, then the range is empty there as the program asked.
+// The program (not the heap) dropped, unmapped or moved pages of the arena. What is stored or staged of them
+// must read as zero from now on: bring the block home, then the range is empty there as the program asked.
 void Pager::on_removed(std::uint64_t start, std::uint64_t end) {
   const std::uint64_t low = arena_->base(), high = low + arena_->opened_bytes();
   if (start < low) start = low;
@@ -367,13 +377,14 @@ void Pager::on_removed(std::uint64_t start, std::uint64_t end) {
       block.zero = true;
       policy_->placed(id, Place::none);
     } else if (block.state == Residency::mapped) {
-      // The kernel drops the pages after this message was read, not yet now: a block staged in that gap would bring old
-      // bytes back later. It stays where it is for a while.
+      // The kernel drops the pages after this message was read, not yet now: a block staged in that gap would
+      // bring old bytes back later. It stays where it is for a while.
       if (block.list == ListName::unmovable) books_.remove(unmovable_, id);
       block.held_since_ns = monotonic_ns();
       if (block.list == ListName::none) hold(id);
     } else if (block.state != Residency::empty) {
-      if (removals_size_ == kRemovals) return fatal("too many ranges were dropped by the program at once", &block, ENOMEM);
+      if (removals_size_ == kRemovals)
+        return fatal("too many ranges were dropped by the program at once", &block, ENOMEM);
       removals_[removals_size_++] = {id, std::uint32_t(from - block_start), std::uint32_t(to - from)};
       want(id);
       (void)serve(id);

@@ -1,8 +1,8 @@
 // What the heap (in the program's threads) and the pager (a process of its own on the same memory) share.
 //
-// The heap tells births and deaths through the queue once `active` is set; the pager tells which granules of a chunk
-// are mapped and how many live bytes it has room for (DRAM plus reserved store space).
-// Threads: each atomic names its writer.
+// The heap tells births and deaths through the queue once `active` is set; the pager tells which granules of
+// a chunk are mapped and how many live bytes it has room for (DRAM plus reserved store space). Threads: each
+// atomic names its writer.
 #pragma once
 
 #include <atomic>
@@ -14,19 +14,22 @@
 namespace terrace::runtime {
 
 struct PagerLink {
-  // Written once by the pager, before its first fault: from then on the heap pushes births and deaths. Set while the
-  // heap's lock is held by the thread that starts the pager, so no birth falls between the first books and the queue.
+  // Written once by the pager, before its first fault: from then on the heap pushes births and deaths. Set
+  // while the heap's lock is held by the thread that starts the pager, so no birth falls between the first
+  // books and the queue.
   std::atomic<std::uint32_t> active{0};
   CommandQueue queue;
 
-  // Live object bytes that have a place (budget or reserved store space). Written by the pager; the heap never lets
-  // live bytes grow beyond it: it raises `room_wanted_bytes` and waits until room or `room_refused` comes.
+  // Live object bytes that have a place (budget or reserved store space). Written by the pager; the heap
+  // never lets live bytes grow beyond it: it raises `room_wanted_bytes` and waits until room or
+  // `room_refused` comes.
   std::atomic<std::uint64_t> room_bytes{~std::uint64_t{0}};
-  std::atomic<std::uint64_t> room_wanted_bytes{0};    // written by the heap
-  std::atomic<std::uint64_t> room_refused_bytes{0};   // this much was asked for and is not to be had; cleared by the heap before it asks
+  std::atomic<std::uint64_t> room_wanted_bytes{0};  // written by the heap
+  std::atomic<std::uint64_t> room_refused_bytes{
+      0};  // this much was asked for and is not to be had; cleared by the heap before it asks
 
-  // Two words a chunk (GranuleMask low, high): granules that are mapped. Written by the pager: set before pages appear,
-  // cleared after they are gone. Null while there is no pager.
+  // Two words a chunk (GranuleMask low, high): granules that are mapped. Written by the pager: set before
+  // pages appear, cleared after they are gone. Null while there is no pager.
   std::atomic<std::uint64_t>* present = nullptr;
 
   bool all_absent(Chunk chunk, GranuleMask mask) const {

@@ -17,7 +17,8 @@ namespace terrace::runtime {
 namespace {
 
 constexpr std::uint64_t kStackBytes = 256 * kKiB;
-// Static thread-local storage lies below the thread pointer (x86-64 ABI, variant II), the thread control block above.
+// Static thread-local storage lies below the thread pointer (x86-64 ABI, variant II), the thread control
+// block above.
 constexpr std::uint64_t kTlsBytes = 64 * kKiB;
 constexpr std::uint64_t kControlBlockBytes = 8 * kKiB;
 // Fields of glibc's tcbhead_t that compiled code may read.
@@ -34,7 +35,9 @@ std::uint64_t own_word(std::size_t offset) {
   return value;
 }
 
-void put_word(std::byte* block, std::size_t offset, std::uint64_t value) { std::memcpy(block + offset, &value, sizeof value); }
+void put_word(std::byte* block, std::size_t offset, std::uint64_t value) {
+  std::memcpy(block + offset, &value, sizeof value);
+}
 
 [[noreturn]] void enter(Start* start) {
   (void)sys(SYS_close_range, 0, ~0u, 0);
@@ -44,8 +47,8 @@ void put_word(std::byte* block, std::size_t offset, std::uint64_t value) { std::
   for (;;) (void)sys(SYS_exit_group, status);
 }
 
-// clone3, and enter(start) on the new stack in the child. Written out because the child may not return through the
-// frame of the parent, whose stack it shares until then.
+// clone3, and enter(start) on the new stack in the child. Written out because the child may not return
+// through the frame of the parent, whose stack it shares until then.
 long clone_and_enter(clone_args* args, Start* start) {
   long result;
   asm volatile(
@@ -68,7 +71,8 @@ long clone_and_enter(clone_args* args, Start* start) {
 Result<int> start_on_this_memory(int (*body)(void*), void* argument) {
   constexpr std::uint64_t kGuard = kPageBytes;
   constexpr std::uint64_t kBytes = kGuard + kStackBytes + kGuard + kTlsBytes + kControlBlockBytes + kGuard;
-  const long mapped = sys(SYS_mmap, nullptr, kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  const long mapped =
+      sys(SYS_mmap, nullptr, kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapped < 0 && mapped > -4096) return Status::from_errno(int(-mapped), "mapping the pager's stack");
   auto* const base = reinterpret_cast<std::byte*>(mapped);
   std::byte* const stack = base + kGuard;

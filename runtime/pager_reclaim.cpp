@@ -13,9 +13,13 @@ using Place = OnlinePolicy::Place;
 
 namespace {
 
+// Chunks read ahead and not yet touched, and chunks of frames kept free. Each is taken from the blocks in
+// use: a pass over 2 GiB in 1 GiB moves 1,100 MiB with 12 and 8, 1,082 with 8 and 5, at the same share of the
+// disk's speed.
+constexpr std::uint64_t kAheadChunks = 8, kSpareChunks = 5;
 constexpr std::uint64_t kUnmovableRetryNs = 500 * kNsPerMs;
-// Under forced eviction: small enough that everything is always on the move, large enough that an instruction with
-// several operands, on several threads, makes progress.
+// Under forced eviction: small enough that everything is always on the move, large enough that an instruction
+// with several operands, on several threads, makes progress.
 constexpr std::uint64_t kForcedLimitBytes = 32 * kMiB;
 
 }  // namespace
@@ -41,12 +45,16 @@ void Pager::set_limit_from_rest() {
 
 std::uint64_t Pager::ahead_window() const {
   const std::uint64_t share = limit_granules_ / 16;
-  return share > 12 * kGranulesPerChunk ? 12 * kGranulesPerChunk : share < kGranulesPerChunk ? kGranulesPerChunk : share;
+  return share > kAheadChunks * kGranulesPerChunk ? kAheadChunks * kGranulesPerChunk
+         : share < kGranulesPerChunk              ? kGranulesPerChunk
+                                                  : share;
 }
 
 std::uint64_t Pager::low_water() const {
   const std::uint64_t share = limit_granules_ / 16;
-  return share > 8 * kGranulesPerChunk ? 8 * kGranulesPerChunk : share < kGranulesPerChunk ? kGranulesPerChunk : share;
+  return share > kSpareChunks * kGranulesPerChunk ? kSpareChunks * kGranulesPerChunk
+         : share < kGranulesPerChunk              ? kGranulesPerChunk
+                                                  : share;
 }
 
 // Granules of frames that can be had without moving anything that is in use.
@@ -56,8 +64,9 @@ std::uint64_t Pager::supply_granules() const {
          (limit_granules_ > resident ? limit_granules_ - resident : 0);
 }
 
-// A slot with frames, taken from where it costs least: free frames, room in the budget, memory that the program has
-// freed, blocks that are staged and equal to their stored copy. Invalid when nothing of that is to be had now.
+// A slot with frames, taken from where it costs least: free frames, room in the budget, memory that the
+// program has freed, blocks that are staged and equal to their stored copy. Invalid when nothing of that is
+// to be had now.
 Slot Pager::obtain_frame(std::uint32_t granules, bool demanded) {
   for (;;) {
     const Slot slot = shadow_.take_frame(granules);
@@ -78,8 +87,8 @@ Slot Pager::obtain_frame(std::uint32_t granules, bool demanded) {
   }
 }
 
-// Takes the frames of memory that the program has freed. The heap may hand that memory out at the same moment: then its
-// pages go straight back, with whatever was written to them meanwhile.
+// Takes the frames of memory that the program has freed. The heap may hand that memory out at the same
+// moment: then its pages go straight back, with whatever was written to them meanwhile.
 bool Pager::reclaim_dead(std::uint32_t granules) {
   const Chunk chunk = books_.find_dead(dead_cursor_, granules);
   if (chunk == ~0u) return false;
@@ -105,7 +114,8 @@ bool Pager::reclaim_dead(std::uint32_t granules) {
   if (alive) {
     const MoveOutcome back = mover_->move_home(home, frame, outcome.moved_bytes);
     if (back.moved_bytes != outcome.moved_bytes) {
-      if (mover_->copy_in(home + back.moved_bytes, frame + back.moved_bytes, outcome.moved_bytes - back.moved_bytes) != 0)
+      if (mover_->copy_in(home + back.moved_bytes, frame + back.moved_bytes,
+                          outcome.moved_bytes - back.moved_bytes) != 0)
         fatal("memory that came to life again cannot be given back", nullptr, back.errno_value);
       mover_->discard(frame, bytes);
     }
@@ -182,7 +192,8 @@ void Pager::give_back_frames(std::uint64_t granules) {
 // Takes a mapped block out of the program's reach; it then waits to be compared with its stored copy.
 bool Pager::stage(BlockId id) {
   Block& block = books_[id];
-  // A dropped range that is still to be handled counts for what the block held then, not for what it gets from now on.
+  // A dropped range that is still to be handled counts for what the block held then, not for what it gets
+  // from now on.
   if (mover_->has_backlog()) return false;
   if (block.held_since_ns != 0 && monotonic_ns() < block.held_since_ns + kUnmovableRetryNs) {
     policy_->placed(id, Place::none);
@@ -200,7 +211,8 @@ bool Pager::stage(BlockId id) {
     // Pinned, locked or not writable: all or nothing.
     const MoveOutcome back = mover_->move_home(home, frame, outcome.moved_bytes);
     if (back.moved_bytes != outcome.moved_bytes) {
-      if (mover_->copy_in(home + back.moved_bytes, frame + back.moved_bytes, outcome.moved_bytes - back.moved_bytes) != 0)
+      if (mover_->copy_in(home + back.moved_bytes, frame + back.moved_bytes,
+                          outcome.moved_bytes - back.moved_bytes) != 0)
         fatal("a block that cannot leave cannot be given back", &block, back.errno_value);
       mover_->wake(home, bytes);
       mover_->discard(frame, bytes);
@@ -220,13 +232,14 @@ bool Pager::stage(BlockId id) {
   return true;
 }
 
-// Stages victims until what is free, and what is on its way to be, covers what will be wanted next. True when it
-// staged something.
+// Stages victims until what is free, and what is on its way to be, covers what will be wanted next. True when
+// it staged something.
 bool Pager::make_room(std::uint64_t now) {
   const std::uint64_t resident = resident_granules();
   if (resident > limit_granules_) {
     const std::uint64_t excess = resident - limit_granules_;
-    if (shadow_.free_frames() > 0 && waiting_.size == 0) give_back_frames(excess);
+    if (shadow_.free_frames() > 0 && waiting_.size == 0)
+      give_back_frames(excess);
     else if (waiting_.size == 0 && (books_.dead_granules() > 0 || clean_.size > 0)) {
       if (!reclaim_dead(kGranulesPerChunk)) (void)drop_clean(kGranulesPerChunk, false);
       return true;
@@ -278,7 +291,8 @@ void Pager::force_eviction(std::uint64_t now) {
   infer_mapped_ahead();
   for (BlockId id = 1; id < books_.end() && !fatal_; ++id) {
     const Block& block = books_[id];
-    if (block.count != 0 && block.state == Residency::mapped && block.list == ListName::none && !block.dying) (void)stage(id);
+    if (block.count != 0 && block.state == Residency::mapped && block.list == ListName::none && !block.dying)
+      (void)stage(id);
   }
 }
 

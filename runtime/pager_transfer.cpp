@@ -1,5 +1,5 @@
-// What happens to a staged block: it is compared with its stored copy, written, read and verified, slice by slice so
-// that a fault never waits long for a hash.
+// What happens to a staged block: it is compared with its stored copy, written, read and verified, slice by
+// slice so that a fault never waits long for a hash.
 #include <cerrno>
 
 #include "base/check.hpp"
@@ -14,8 +14,8 @@ using Place = OnlinePolicy::Place;
 
 namespace {
 
-// The id of a request names its transfer, the piece, and the use of the transfer, so that a completion that comes late
-// is never counted for the next use.
+// The id of a request names its transfer, the piece, and the use of the transfer, so that a completion that
+// comes late is never counted for the next use.
 std::uint64_t request_id(std::uint32_t transfer, std::uint32_t piece, std::uint32_t sequence) {
   return std::uint64_t(sequence) << 32 | std::uint64_t(piece) << 16 | transfer;
 }
@@ -103,8 +103,9 @@ void Pager::begin_compare() {
 
 bool Pager::submit_write(Transfer& transfer) {
   Block& block = books_[transfer.block];
-  const io::Request request{request_id(block.transfer, 0, transfer.sequence), io::Op::write, shadow_.address_of(block.slot),
-                            block.extent.offset_bytes(), std::uint32_t(block.extent.length_bytes())};
+  const io::Request request{request_id(block.transfer, 0, transfer.sequence), io::Op::write,
+                            shadow_.address_of(block.slot), block.extent.offset_bytes(),
+                            std::uint32_t(block.extent.length_bytes())};
   if (!submit(request)) return false;
   transfer.kind = TransferKind::write;
   transfer.in_flight = 1;
@@ -127,7 +128,8 @@ void Pager::on_completion(const io::Completion& completion) {
   const std::uint32_t piece = std::uint32_t(completion.id >> 16 & 0xffff);
   if (index >= kTransfers) return;
   Transfer& transfer = transfers_[index];
-  if (transfer.kind == TransferKind::none || transfer.sequence != std::uint32_t(completion.id >> 32) || transfer.in_flight == 0)
+  if (transfer.kind == TransferKind::none || transfer.sequence != std::uint32_t(completion.id >> 32) ||
+      transfer.in_flight == 0)
     return;
   --transfer.in_flight;
   if (completion.errno_value != 0) {
@@ -164,7 +166,8 @@ bool Pager::hash_slice() {
     std::uint32_t rank = 0;
     if (transfer.kind == TransferKind::read && transfer.errno_value == 0) {
       const std::uint64_t bytes = block.extent.length_bytes();
-      const std::uint64_t piece_bytes = transfer.pieces == 1 ? bytes : round_up(bytes / transfer.pieces, kGranuleBytes);
+      const std::uint64_t piece_bytes =
+          transfer.pieces == 1 ? bytes : round_up(bytes / transfer.pieces, kGranuleBytes);
       const std::uint32_t piece = std::uint32_t(transfer.hashed_bytes / piece_bytes);
       if ((transfer.arrived >> piece & 1) == 0) continue;
       rank = block.wanted ? 3 : 2;
@@ -234,8 +237,9 @@ void Pager::read_complete(Transfer& transfer) {
     if (block.wanted && attempts < kAttempts) {
       books_.append(waiting_, ListName::waiting, id);  // the device is full
     } else if (block.wanted) {
-      fatal(error == EBADMSG ? "a stored block came back with other bytes (checksum)" : "a stored block cannot be read", &block,
-            error);
+      fatal(error == EBADMSG ? "a stored block came back with other bytes (checksum)"
+                             : "a stored block cannot be read",
+            &block, error);
     }
     return;
   }
@@ -272,7 +276,7 @@ void Pager::compare_complete(Transfer& transfer) {
   }
   if (!block.extent.valid()) return keep_home(transfer, ENOSPC);
   if (device_->in_flight() >= device_->depth()) return;  // hash_slice() comes back when there is room
-  block.has_copy = false;  // until the new version is whole
+  block.has_copy = false;                                // until the new version is whole
   ++block.generation;
   block.checksum = io::block_checksum(transfer.content, identity_of(block));
   block.state = next_residency(block.state, Cause::write_begin);
@@ -323,26 +327,34 @@ void Pager::keep_home(Transfer& transfer, int errno_value) {
   if (!map_slot(id)) return;
   if (block.wanted) answered(id, Touch::rescued);
   hold(id);
-  // The store takes nothing any more: the budget cannot be kept, and the job must not be paged to a standstill.
+  // The store takes nothing any more: the budget cannot be kept, and the job must not be paged to a
+  // standstill.
   if (++write_failures_ >= kWriteFailures) fatal("the store takes no more blocks", &block, errno_value);
 }
 
-// Reads ahead along the policy's order, as far as frames can be had without taking them from blocks in use.
+// Reads ahead along the policy's order: a small window always, beyond it as long as what is read is needed
+// before what has to leave for it, so that the disk works while the program computes.
 void Pager::read_ahead(std::uint64_t now) {
   if (last_touched_ == kNoBlock || ahead_exhausted_ || options_.force_eviction) return;
-  const std::uint64_t window = ahead_window();
-  while (ahead_size_ < kAheadMax && ahead_granules_ < window && waiting_.size == 0) {
+  while (ahead_size_ < kAheadMax && waiting_.size == 0) {
+    const bool deep = ahead_granules_ >= ahead_window();
+    if (deep && (policy_->map_ahead() == 0 || ahead_granules_ >= limit_granules_ / 2)) return;
     BlockId next[16];
-    std::size_t room = kAheadMax - ahead_size_;
-    if (room > 16) room = 16;
-    const std::size_t got = policy_->read_ahead(last_touched_, now, {next, room});
+    const std::size_t room = deep ? 1 : kAheadMax - ahead_size_ < 16 ? kAheadMax - ahead_size_ : 16;
+    const BlockId from = ahead_size_ != 0 ? ahead_[ahead_size_ - 1] : last_touched_;
+    const std::size_t got = policy_->read_ahead(from, now, {next, room});
     if (got == 0) {
-      ahead_exhausted_ = true;
+      ahead_exhausted_ = ahead_size_ == 0;
       return;
+    }
+    if (deep) {
+      BlockId victim[1];
+      if (policy_->victims(now, victim) == 0) return;
+      if (policy_->expected_ns(victim[0], now) <= kDoNoHarm * policy_->expected_ns(next[0], now)) return;
     }
     for (std::size_t i = 0; i < got; ++i) {
       Block& block = books_[next[i]];
-      if (block.state != Residency::stored || ahead_granules_ >= window) return;
+      if (block.state != Residency::stored) return;
       const Slot slot = obtain_frame(block.count, false);
       if (!slot.valid()) return;  // when room is made
       if (!begin_read(next[i], slot, false)) {

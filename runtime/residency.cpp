@@ -41,14 +41,15 @@ Residency next_residency(Residency from, Cause cause) {
 }
 
 const char* to_text(Residency state) {
-  constexpr const char* kNames[kResidencyCount] = {"empty",  "mapped", "staged_dirty", "writing", "staged_clean",
-                                                   "stored", "reading"};
+  constexpr const char* kNames[kResidencyCount] = {"empty",        "mapped", "staged_dirty", "writing",
+                                                   "staged_clean", "stored", "reading"};
   return kNames[std::uint32_t(state)];
 }
 
 const char* to_text(Cause cause) {
-  constexpr const char* kNames[kCauseCount] = {"populate",     "stage", "rescue",     "same_hash", "write_begin", "write_done",
-                                               "write_failed", "drop",  "read_begin", "read_done", "read_failed"};
+  constexpr const char* kNames[kCauseCount] = {"populate",    "stage",      "rescue",       "same_hash",
+                                               "write_begin", "write_done", "write_failed", "drop",
+                                               "read_begin",  "read_done",  "read_failed"};
   return kNames[std::uint32_t(cause)];
 }
 

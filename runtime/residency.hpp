@@ -1,12 +1,13 @@
-// Where a block is, and how it may get from there to elsewhere. The whole machine is one table; a test walks all pairs.
+// Where a block is, and how it may get from there to elsewhere. The whole machine is one table; a test walks
+// all pairs.
 //
 //   empty -> mapped -> staged_dirty -> writing -> staged_clean -> stored -> reading -> staged_clean -> mapped
 //                         |  ^ failed     |            |
 //                         |  same hash -> staged_clean  \ rescue -> mapped
 //                         \ rescue -> mapped
 //
-// `writing` and `reading` are staged blocks with I/O in flight: their pages are pinned by the device and cannot move
-// until it completes; a fault on them waits for that.
+// `writing` and `reading` are staged blocks with I/O in flight: their pages are pinned by the device and
+// cannot move until it completes; a fault on them waits for that.
 #pragma once
 
 #include <cstdint>
@@ -25,16 +26,16 @@ enum class Residency : std::uint8_t {
 inline constexpr std::uint32_t kResidencyCount = 7;
 
 enum class Cause : std::uint8_t {
-  populate,      // first touch, or a born block that kept its frames
-  stage,         // taken out of the program's reach
-  rescue,        // given back without I/O
-  same_hash,     // frozen bytes equal the stored copy: nothing to write
+  populate,   // first touch, or a born block that kept its frames
+  stage,      // taken out of the program's reach
+  rescue,     // given back without I/O
+  same_hash,  // frozen bytes equal the stored copy: nothing to write
   write_begin,
   write_done,
   write_failed,
-  drop,          // its frames are wanted
+  drop,  // its frames are wanted
   read_begin,
-  read_done,     // all bytes came and their checksum holds
+  read_done,  // all bytes came and their checksum holds
   read_failed,
 };
 inline constexpr std::uint32_t kCauseCount = 11;

@@ -67,11 +67,13 @@ JobPage* map_job_page() {
   if (path == nullptr || *path == 0) return nullptr;
   const long descriptor = sys(SYS_openat, AT_FDCWD, path, O_RDWR | O_CLOEXEC, 0);
   if (descriptor < 0) return nullptr;
-  const long mapped = sys(SYS_mmap, nullptr, kJobPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+  const long mapped =
+      sys(SYS_mmap, nullptr, kJobPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
   (void)sys(SYS_close, descriptor);
   if (mapped < 0 && mapped > -4096) return nullptr;
   auto* const page = reinterpret_cast<JobPage*>(mapped);
-  if (page->magic != kJobPageMagic || page->version != kJobPageVersion || page->settings_bytes != sizeof(JobSettings)) {
+  if (page->magic != kJobPageMagic || page->version != kJobPageVersion ||
+      page->settings_bytes != sizeof(JobSettings)) {
     (void)sys(SYS_munmap, page, kJobPageBytes);
     return nullptr;
   }
@@ -85,7 +87,8 @@ bool claim(JobPage* job, int pid) {
     std::uint32_t owner = job->owner_pid.load(std::memory_order_acquire);
     if (owner == std::uint32_t(pid)) return true;
     if (owner != 0 && sys(SYS_kill, owner, 0) != -ESRCH) return false;
-    if (job->owner_pid.compare_exchange_strong(owner, std::uint32_t(pid), std::memory_order_acq_rel)) return true;
+    if (job->owner_pid.compare_exchange_strong(owner, std::uint32_t(pid), std::memory_order_acq_rel))
+      return true;
   }
 }
 
@@ -99,22 +102,28 @@ std::uint64_t resident_now() {
 
 void say_failed(JobPage* job, const Status& why, const char* remedy) {
   Line line;
-  line.text("terrace: no tiering: ").text(why.text).text(" errno=").error(why.errno_value).text("; ").text(remedy);
+  line.text("terrace: no tiering: ")
+      .text(why.text)
+      .text(" errno=")
+      .error(why.errno_value)
+      .text("; ")
+      .text(remedy);
   std::size_t i = 0;
   for (; i < line.view().size() && i + 1 < sizeof job->message; ++i) job->message[i] = line.view()[i];
   job->message[i] = 0;
   job->message_ready.store(1, std::memory_order_release);
 }
 
-// The supervisor keeps a duplicate of the userfaultfd and never reads it: when the last one closes while threads of the
-// dying program are still inside a system call, the kernel would fill zeros and send them on.
+// The supervisor keeps a duplicate of the userfaultfd and never reads it: when the last one closes while
+// threads of the dying program are still inside a system call, the kernel would fill zeros and send them on.
 bool send_duplicate(const JobSettings& settings, int descriptor) {
   const long socket = sys(SYS_socket, AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (socket < 0) return false;
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   const std::size_t length = strnlen(settings.supervisor_socket, sizeof settings.supervisor_socket);
-  std::memcpy(address.sun_path + 1, settings.supervisor_socket, length < sizeof address.sun_path - 1 ? length : 0);
+  std::memcpy(address.sun_path + 1, settings.supervisor_socket,
+              length < sizeof address.sun_path - 1 ? length : 0);
   bool sent = false;
   if (sys(SYS_connect, socket, &address, offsetof(sockaddr_un, sun_path) + 1 + length) == 0) {
     char letter = 'U';
@@ -140,7 +149,8 @@ bool send_duplicate(const JobSettings& settings, int descriptor) {
 template <typename Policy>
 Status init_policy(Policy& policy, std::uint32_t capacity) {
   const std::uint64_t bytes = Policy::memory_bytes(capacity);
-  const long mapped = sys(SYS_mmap, nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  const long mapped = sys(SYS_mmap, nullptr, bytes, PROT_READ | PROT_WRITE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapped < 0 && mapped > -4096) return Status::from_errno(int(-mapped), "mapping the policy's tables");
   (void)sys(SYS_madvise, mapped, bytes, MADV_NOHUGEPAGE);
   policy.init(reinterpret_cast<void*>(mapped), bytes, capacity);
@@ -150,11 +160,13 @@ Status init_policy(Policy& policy, std::uint32_t capacity) {
 Status start_pager(State& s, PagerSide& side, int owner_pidfd) {
   const JobSettings& settings = s.job->settings;
   if (Status opened = side.mover.open(); !opened.ok()) {
-    say_failed(s.job, opened, "run as root, set sysctl vm.unprivileged_userfaultfd=1 or give access to /dev/userfaultfd");
+    say_failed(s.job, opened,
+               "run as root, set sysctl vm.unprivileged_userfaultfd=1 or give access to /dev/userfaultfd");
     s.job->fallbacks[std::size_t(Fallback::no_pager)].fetch_add(1);
     return opened;
   }
-  if (!send_duplicate(settings, side.mover.descriptor())) s.job->fallbacks[std::size_t(Fallback::no_duplicate)].fetch_add(1);
+  if (!send_duplicate(settings, side.mover.descriptor()))
+    s.job->fallbacks[std::size_t(Fallback::no_duplicate)].fetch_add(1);
 
   io::StoreOptions store_options;
   store_options.directory = settings.store_directory;
@@ -167,11 +179,13 @@ Status start_pager(State& s, PagerSide& side, int owner_pidfd) {
 
   const std::uint32_t depth = settings.io_depth != 0 ? settings.io_depth : 64;
   PagerParts parts;
-  if (Status opened = side.uring.open(side.store.descriptor(), {depth, side.store.alignment()}); opened.ok()) {
+  if (Status opened = side.uring.open(side.store.descriptor(), {depth, side.store.alignment()});
+      opened.ok()) {
     parts.device = &side.uring;
   } else {
     s.job->fallbacks[std::size_t(Fallback::sync_io)].fetch_add(1);
-    if (Status fallback = side.sync.open(side.store.descriptor(), {depth, side.store.alignment()}); !fallback.ok()) {
+    if (Status fallback = side.sync.open(side.store.descriptor(), {depth, side.store.alignment()});
+        !fallback.ok()) {
       say_failed(s.job, fallback, "neither io_uring nor plain I/O works on the store");
       return fallback;
     }
@@ -179,8 +193,10 @@ Status start_pager(State& s, PagerSide& side, int owner_pidfd) {
   }
 
   const std::uint32_t capacity = BlockTable::capacity_for(s.arena.reserved_bytes());
-  Status ready = settings.policy == PolicyKind::lru ? init_policy(side.lru, capacity) : init_policy(side.stream, capacity);
-  parts.policy = settings.policy == PolicyKind::lru ? static_cast<tiering::OnlinePolicy*>(&side.lru) : &side.stream;
+  Status ready = settings.policy == PolicyKind::lru ? init_policy(side.lru, capacity)
+                                                    : init_policy(side.stream, capacity);
+  parts.policy =
+      settings.policy == PolicyKind::lru ? static_cast<tiering::OnlinePolicy*>(&side.lru) : &side.stream;
   parts.arena = &s.arena;
   parts.heap = &s.heap;
   parts.link = &s.link;
@@ -196,14 +212,15 @@ Status start_pager(State& s, PagerSide& side, int owner_pidfd) {
   if (ready.ok()) ready = side.pager.start(parts, options);
   if (!ready.ok()) {
     say_failed(s.job, ready,
-               ready.code == ErrorCode::no_space ? "free space in the store's directory, or name another one with --store"
-                                                 : "see terrace doctor");
+               ready.code == ErrorCode::no_space
+                   ? "free space in the store's directory, or name another one with --store"
+                   : "see terrace doctor");
   }
   return ready;
 }
 
-// Leaves on purpose: the supervisor takes a pager that is gone with its pid still set for a dead one. After an exec the
-// pid may already be that of the next pager.
+// Leaves on purpose: the supervisor takes a pager that is gone with its pid still set for a dead one. After
+// an exec the pid may already be that of the next pager.
 void resign(JobPage* job) {
   std::uint32_t own = std::uint32_t(sys(SYS_getpid));
   job->pager_pid.compare_exchange_strong(own, 0, std::memory_order_acq_rel);
@@ -257,7 +274,8 @@ Pressure on_pressure(void*, std::uint64_t touched_bytes, std::uint64_t idle_byte
     s.heap.set_pressure_bytes(touched_bytes + kPressureStepBytes);
     return Pressure::go_on;
   }
-  if (settings.force_eviction == 0 && idle_bytes != 0 && touched_bytes - idle_bytes + kPressureStepBytes + rest < trigger)
+  if (settings.force_eviction == 0 && idle_bytes != 0 &&
+      touched_bytes - idle_bytes + kPressureStepBytes + rest < trigger)
     return Pressure::purge;
 
   s.start_tried = true;
@@ -331,7 +349,8 @@ bool Runtime::child_after_fork() {
   if (pager_active()) return false;
   // The child has a copy of the heap; the budget is its parent's.
   s.heap.set_pressure_bytes(~std::uint64_t{0});
-  if (s.job != nullptr) s.job->fallbacks[std::size_t(Fallback::passed_through)].fetch_add(1, std::memory_order_relaxed);
+  if (s.job != nullptr)
+    s.job->fallbacks[std::size_t(Fallback::passed_through)].fetch_add(1, std::memory_order_relaxed);
   s.job = nullptr;
   return true;
 }

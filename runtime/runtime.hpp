@@ -1,11 +1,12 @@
-// One process's runtime: the heap that its allocator calls, the job page of its supervisor, and the pager once memory
-// is short.
+// One process's runtime: the heap that its allocator calls, the job page of its supervisor, and the pager
+// once memory is short.
 //
-// Lazy: until live objects and the rest of the program reach 80 % of the budget there is no pager, no registration and
-// no fault of ours. Without a job page (no `terrace run`) the heap works alone: recycled frames, no tiering.
+// Lazy: until live objects and the rest of the program reach 80 % of the budget there is no pager, no
+// registration and no fault of ours. Without a job page (no `terrace run`) the heap works alone: recycled
+// frames, no tiering.
 //
-// Threads: attach() once; the rest any. No libc heap, no stdio, errno preserved. Everything lives in static storage
-// that is never destroyed, because the program may free memory after every destructor has run.
+// Threads: attach() once; the rest any. No libc heap, no stdio, errno preserved. Everything lives in static
+// storage that is never destroyed, because the program may free memory after every destructor has run.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +27,8 @@ class Runtime {
  public:
   // When the allocator is loaded: finds the job page and counts this process.
   void load();
-  // Reserves the arena and makes the heap; claims the job of TERRACE_JOB if there is one. On failure (no address space,
-  // a foreign job page) the process passes through.
+  // Reserves the arena and makes the heap; claims the job of TERRACE_JOB if there is one. On failure (no
+  // address space, a foreign job page) the process passes through.
   Attachment attach();
 
   Heap& heap();
@@ -35,8 +36,8 @@ class Runtime {
   // From the job page, else from TERRACE_MIN_OBJECT, else the default. Before attach() too.
   std::uint64_t min_object_bytes();
   bool pager_active() const;
-  // In the child of a fork: what it shares with its parent. False: objects are not to be touched (they were managed
-  // and are not mapped here); allocate from libc, ignore frees.
+  // In the child of a fork: what it shares with its parent. False: objects are not to be touched (they were
+  // managed and are not mapped here); allocate from libc, ignore frees.
   bool child_after_fork();
 };
 

@@ -12,7 +12,9 @@ constexpr int kMadvPopulateWrite = 23;  // Linux 5.14
 
 }  // namespace
 
-std::uint64_t ShadowPool::table_bytes(std::uint32_t chunks) { return std::uint64_t(chunks) * sizeof(ChunkState); }
+std::uint64_t ShadowPool::table_bytes(std::uint32_t chunks) {
+  return std::uint64_t(chunks) * sizeof(ChunkState);
+}
 
 void ShadowPool::init(std::byte* base, std::uint32_t chunks, void* tables) {
   base_ = base;
@@ -27,8 +29,8 @@ void ShadowPool::hold(ChunkState& chunk, const Slot& slot) {
 
 Slot ShadowPool::take_whole(bool with_frames) {
   const GranuleMask want = with_frames ? GranuleMask::all() : GranuleMask();
-  // First those that were always whole, then (holes only) split ones that are empty: a huge page splits there, slower
-  // but right.
+  // First those that were always whole, then (holes only) split ones that are empty: a huge page splits
+  // there, slower but right.
   for (std::uint32_t split = 0; split < 2; ++split) {
     for (std::uint32_t i = 0; i < chunks_; ++i) {
       ChunkState& chunk = table_[i];

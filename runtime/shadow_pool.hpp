@@ -1,12 +1,14 @@
-// The shadow area: where staged blocks lie, out of the program's reach, and where free frames wait for their next use.
+// The shadow area: where staged blocks lie, out of the program's reach, and where free frames wait for their
+// next use.
 //
-// Nouns: a *slot* is 1 to 128 granules within one chunk of the shadow. A granule of the shadow is *used* (part of a slot
-// that somebody holds) or free, and has a *frame* (physical memory) or is a *hole*. Reads from the store go into slots
-// with frames; blocks are staged into slots of holes; giving a block to the program turns its frames into holes again.
-// So physical pages only change places, and steady state allocates nothing.
+// Nouns: a *slot* is 1 to 128 granules within one chunk of the shadow. A granule of the shadow is *used*
+// (part of a slot that somebody holds) or free, and has a *frame* (physical memory) or is a *hole*. Reads
+// from the store go into slots with frames; blocks are staged into slots of holes; giving a block to the
+// program turns its frames into holes again. So physical pages only change places, and steady state allocates
+// nothing.
 //
-// Chunks that hold pieces are *split*: kept apart from whole ones, since a page table left behind by a piece makes every
-// later whole huge page split.
+// Chunks that hold pieces are *split*: kept apart from whole ones, since a page table left behind by a piece
+// makes every later whole huge page split.
 //
 // Invariant: frames() counts the granules with a frame, free_frames() those that nobody uses.
 // Threads: the pager only. No heap: its tables live in memory that init() is given.
@@ -38,7 +40,8 @@ class ShadowPool {
     return base_ + std::uint64_t(slot.chunk) * kChunkBytes + std::uint64_t(slot.first) * kGranuleBytes;
   }
 
-  // A free slot of `count` granules that has all its frames, or is all holes; an invalid one when there is none.
+  // A free slot of `count` granules that has all its frames, or is all holes; an invalid one when there is
+  // none.
   Slot take_frame(std::uint32_t count);
   Slot take_hole(std::uint32_t count);
   // Gives a slot back, with the frames it has now.
@@ -46,11 +49,11 @@ class ShadowPool {
   // What a move did to a slot that is held: it has frames now, or none.
   void filled(const Slot& slot);
   void emptied(const Slot& slot);
-  // Makes the frames of one whole chunk (zeroed by the kernel, one huge page where it has one). False: no memory, or
-  // every chunk is in use.
+  // Makes the frames of one whole chunk (zeroed by the kernel, one huge page where it has one). False: no
+  // memory, or every chunk is in use.
   bool populate_chunk();
-  // A slot of free frames that is worth giving back to the system, the largest of the first chunk that has some. The
-  // caller discards its pages, then calls emptied() and release().
+  // A slot of free frames that is worth giving back to the system, the largest of the first chunk that has
+  // some. The caller discards its pages, then calls emptied() and release().
   Slot take_any_frames();
 
   // Whether the slot's bytes are still the zeros that the kernel gave.

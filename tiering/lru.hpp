@@ -28,6 +28,7 @@ class LruPolicy final : public OnlinePolicy {
   std::size_t read_ahead(BlockId from, std::uint64_t now_ns, std::span<BlockId> out) override;
   void read_in_vain(BlockId block) override;
   std::uint32_t map_ahead() const override { return 0; }
+  double expected_ns(BlockId, std::uint64_t) const override { return 0; }
   const char* name() const override { return "lru"; }
 
  private:

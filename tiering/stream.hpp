@@ -40,6 +40,8 @@ class StreamPolicy final : public OnlinePolicy {
   std::uint32_t map_ahead() const override;
   const char* name() const override { return "stream"; }
 
+  double expected_ns(BlockId block, std::uint64_t now_ns) const override { return score_ns(block, now_ns); }
+
   // Expected time until the next touch, in ns, as victims() ranks it. For tests and reports.
   double score_ns(BlockId block, std::uint64_t now_ns) const;
   // Whether victims() spares the block as long as others are to be had.

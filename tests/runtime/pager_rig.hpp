@@ -1,4 +1,5 @@
-// A heap and its pager in one test process: real userfaultfd, the pager as a thread, a device of the test's choice.
+// A heap and its pager in one test process: real userfaultfd, the pager as a thread, a device of the test's
+// choice.
 #pragma once
 
 #include <sys/mman.h>
@@ -33,11 +34,12 @@ struct RigOptions {
   bool lru = false;
   bool force_eviction = false;
   std::uint64_t seed = 1;
-  std::uint32_t latency_polls = 3;        // of the memory device
-  io::BlockDevice* device_override = nullptr;  // instead of `device`, e.g. a faulty one over rig.base_device()
-  bool start = true;                      // the pager at once; else start_pager() later
+  std::uint32_t latency_polls = 3;  // of the memory device
+  io::BlockDevice* device_override =
+      nullptr;        // instead of `device`, e.g. a faulty one over rig.base_device()
+  bool start = true;  // the pager at once; else start_pager() later
   std::uint64_t store_capacity_bytes = 0;
-  bool may_fail = false;  // the test expects fatal()
+  bool may_fail = false;                   // the test expects fatal()
   std::vector<io::FaultRule> faults = {};  // a faulty device over `device`, with `seed`
   std::uint32_t depth = 64;                // of the device
   std::uint32_t io_timeout_ms = 5000;
@@ -46,15 +48,20 @@ struct RigOptions {
 class Rig {
  public:
   explicit Rig(const RigOptions& options = {}) : options_(options) {
-    job_ = static_cast<JobPage*>(mmap(nullptr, kJobPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+    job_ = static_cast<JobPage*>(
+        mmap(nullptr, kJobPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
     link_ = std::make_unique<PagerLink>();
     require(arena_.reserve(), "arena");
     require(heap_.init(&arena_, link_.get(), HeapOptions{}), "heap");
-    require(store_.open({.directory = store_directory().c_str(), .capacity_bytes = options.store_capacity_bytes}), "store");
+    require(
+        store_.open({.directory = store_directory().c_str(), .capacity_bytes = options.store_capacity_bytes}),
+        "store");
     switch (options.device) {
       case DeviceKind::memory:
-        require(memory_.open({.size_bytes = options.store_bytes, .depth = options.depth,
-                              .latency_polls = options.latency_polls, .seed = options.seed}),
+        require(memory_.open({.size_bytes = options.store_bytes,
+                              .depth = options.depth,
+                              .latency_polls = options.latency_polls,
+                              .seed = options.seed}),
                 "memory device");
         base_ = &memory_;
         break;
@@ -88,10 +95,14 @@ class Rig {
   void start_pager() {
     require(mover_.open(), "userfaultfd (is vm.unprivileged_userfaultfd or root needed?)");
     const std::uint32_t capacity = BlockTable::capacity_for(arena_.reserved_bytes());
-    tables_bytes_ = std::max(tiering::StreamPolicy::memory_bytes(capacity), tiering::LruPolicy::memory_bytes(capacity));
-    tables_ = mmap(nullptr, tables_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (options_.lru) lru_.init(tables_, tables_bytes_, capacity);
-    else stream_.init(tables_, tables_bytes_, capacity);
+    tables_bytes_ =
+        std::max(tiering::StreamPolicy::memory_bytes(capacity), tiering::LruPolicy::memory_bytes(capacity));
+    tables_ = mmap(nullptr, tables_bytes_, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (options_.lru)
+      lru_.init(tables_, tables_bytes_, capacity);
+    else
+      stream_.init(tables_, tables_bytes_, capacity);
     PagerParts parts;
     parts.arena = &arena_;
     parts.heap = &heap_;
@@ -148,7 +159,8 @@ class Rig {
  private:
   static void require(const Status& status, const char* what) {
     if (status.ok()) return;
-    std::fprintf(stderr, "pager rig: %s: %s: %s errno=%d\n", what, to_text(status.code), status.text, status.errno_value);
+    std::fprintf(stderr, "pager rig: %s: %s: %s errno=%d\n", what, to_text(status.code), status.text,
+                 status.errno_value);
     std::exit(status.code == ErrorCode::no_permission || status.code == ErrorCode::not_supported ? 77 : 1);
   }
 
@@ -175,7 +187,8 @@ class Rig {
 
 // Words that name their own place and version, so that any mix-up shows.
 inline std::uint64_t word_at(std::uint64_t object, std::uint64_t index, std::uint64_t version) {
-  std::uint64_t x = object * 0x9E3779B97F4A7C15ull ^ index * 0xC2B2AE3D27D4EB4Full ^ version * 0x165667B19E3779F9ull;
+  std::uint64_t x =
+      object * 0x9E3779B97F4A7C15ull ^ index * 0xC2B2AE3D27D4EB4Full ^ version * 0x165667B19E3779F9ull;
   x ^= x >> 29;
   return x * 0xBF58476D1CE4E5B9ull;
 }
@@ -186,7 +199,8 @@ inline void fill_words(void* p, std::uint64_t bytes, std::uint64_t object, std::
 }
 
 // Index of the first wrong word, or ~0.
-inline std::uint64_t find_wrong_word(const void* p, std::uint64_t bytes, std::uint64_t object, std::uint64_t version) {
+inline std::uint64_t find_wrong_word(const void* p, std::uint64_t bytes, std::uint64_t object,
+                                     std::uint64_t version) {
   const auto* words = static_cast<const std::uint64_t*>(p);
   for (std::uint64_t i = 0; i < bytes / 8; ++i)
     if (words[i] != word_at(object, i, version)) return i;

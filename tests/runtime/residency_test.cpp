@@ -11,12 +11,18 @@ TEST_CASE("residency: exactly the pairs of the design are allowed, over all stat
   using R = Residency;
   using C = Cause;
   const std::set<std::tuple<R, C, R>> design = {
-      {R::empty, C::populate, R::mapped},         {R::mapped, C::stage, R::staged_dirty},
-      {R::staged_dirty, C::rescue, R::mapped},    {R::staged_dirty, C::same_hash, R::staged_clean},
-      {R::staged_dirty, C::write_begin, R::writing}, {R::writing, C::write_done, R::staged_clean},
-      {R::writing, C::write_failed, R::staged_dirty}, {R::staged_clean, C::rescue, R::mapped},
-      {R::staged_clean, C::drop, R::stored},      {R::stored, C::read_begin, R::reading},
-      {R::reading, C::read_done, R::staged_clean}, {R::reading, C::read_failed, R::stored},
+      {R::empty, C::populate, R::mapped},
+      {R::mapped, C::stage, R::staged_dirty},
+      {R::staged_dirty, C::rescue, R::mapped},
+      {R::staged_dirty, C::same_hash, R::staged_clean},
+      {R::staged_dirty, C::write_begin, R::writing},
+      {R::writing, C::write_done, R::staged_clean},
+      {R::writing, C::write_failed, R::staged_dirty},
+      {R::staged_clean, C::rescue, R::mapped},
+      {R::staged_clean, C::drop, R::stored},
+      {R::stored, C::read_begin, R::reading},
+      {R::reading, C::read_done, R::staged_clean},
+      {R::reading, C::read_failed, R::stored},
   };
   std::size_t allowed = 0;
   for (std::uint32_t s = 0; s < kResidencyCount; ++s) {

@@ -187,6 +187,7 @@ TEST_CASE("replay: a policy that names a block that is not mapped is refused") {
     void read_in_vain(BlockId) override {}
     std::uint32_t map_ahead() const override { return 0; }
     const char* name() const override { return "wrong"; }
+    double expected_ns(BlockId, std::uint64_t) const override { return 0; }
   } wrong;
   Machine m;
   m.budget = 8;
