@@ -57,7 +57,7 @@ def io_rows(bench, wanted):
 
 
 def fault_rows(bench, wanted):
-    words = ["--dir", bench.dir] + (["--rounds", "3"] if bench.quick else [])
+    words = ["--dir", bench.dir] + (["--rounds", "40"] if bench.quick else [])
     json_rows(bench, wanted, [bench.program("bench_fault")] + words + ["--json"])
 
 
