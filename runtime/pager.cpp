@@ -182,6 +182,9 @@ bool Pager::work(std::uint64_t now) {
     break;  // no frame yet: serve() put it back
   }
   if (fatal_) return false;
+  demand_reading_ = false;
+  for (const Transfer& transfer : transfers_)
+    demand_reading_ |= transfer.kind == TransferKind::read && books_[transfer.block].wanted;
   device_->flush();  // what is waited for starts before anything is hashed or moved
   if (hash_slice()) ++work_done_;
   if (options_.force_eviction) force_eviction(now);

@@ -78,7 +78,7 @@ class Pager {
  private:
   static constexpr std::uint32_t kTransfers = 128;
   static constexpr std::uint32_t kPieces = 8;               // at most, of one read
-  static constexpr std::uint32_t kPieceBytes = 256 * kKiB;  // a demanded block is read in such pieces
+  static constexpr std::uint32_t kPieceBytes = 512 * kKiB;  // a demanded block is read in such pieces
   static constexpr std::uint32_t kHashSliceBytes =
       256 * kKiB;                                   // 25 us: how long a fault may wait for hashing
   static constexpr std::uint32_t kAheadMax = 1024;  // blocks read ahead and not yet touched
@@ -150,6 +150,8 @@ class Pager {
   void read_complete(Transfer& transfer);
   void compare_complete(Transfer& transfer);
   void write_complete(Transfer& transfer);
+  bool yields_to_demand() const;
+  bool may_write() const;
   bool submit_write(Transfer& transfer);
   void keep_home(Transfer& transfer, int errno_value);
   static std::uint64_t bytes_of(const Block& block) { return std::uint64_t(block.count) * kGranuleBytes; }
@@ -229,6 +231,7 @@ class Pager {
   Chunk dead_cursor_ = 0;
   std::uint32_t write_failures_ = 0;  // in a row
   std::uint64_t work_done_ = 0;
+  bool demand_reading_ = false;  // a block that the program waits for is being read
   bool fatal_ = false;
   bool owner_gone_ = false;
 };

@@ -235,6 +235,7 @@ bool Pager::stage(BlockId id) {
 // Stages victims until what is free, and what is on its way to be, covers what will be wanted next. True when
 // it staged something.
 bool Pager::make_room(std::uint64_t now) {
+  if (yields_to_demand()) return false;
   const std::uint64_t resident = resident_granules();
   if (resident > limit_granules_) {
     const std::uint64_t excess = resident - limit_granules_;

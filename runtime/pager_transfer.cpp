@@ -101,6 +101,14 @@ void Pager::begin_compare() {
   }
 }
 
+// A thread of the program waits for a read: writes would double its time on the disk, so they wait too as
+// long as there are frames for what comes next.
+bool Pager::yields_to_demand() const {
+  return demand_reading_ && supply_granules() >= 2 * kGranulesPerChunk && waiting_.size == 0;
+}
+
+bool Pager::may_write() const { return device_->in_flight() < device_->depth() && !yields_to_demand(); }
+
 bool Pager::submit_write(Transfer& transfer) {
   Block& block = books_[transfer.block];
   const io::Request request{request_id(block.transfer, 0, transfer.sequence), io::Op::write,
@@ -172,7 +180,7 @@ bool Pager::hash_slice() {
       if ((transfer.arrived >> piece & 1) == 0) continue;
       rank = block.wanted ? 3 : 2;
     } else if (transfer.kind == TransferKind::compare &&
-               (transfer.hashed_bytes < bytes_of(block) || device_->in_flight() < device_->depth())) {
+               (transfer.hashed_bytes < bytes_of(block) || may_write())) {
       rank = 1;  // to hash, or hashed and waiting for a place in the device's queue
     }
     if (rank > best_rank) {
@@ -275,8 +283,8 @@ void Pager::compare_complete(Transfer& transfer) {
     }
   }
   if (!block.extent.valid()) return keep_home(transfer, ENOSPC);
-  if (device_->in_flight() >= device_->depth()) return;  // hash_slice() comes back when there is room
-  block.has_copy = false;                                // until the new version is whole
+  if (!may_write()) return;  // hash_slice() comes back when there is room
+  block.has_copy = false;    // until the new version is whole
   ++block.generation;
   block.checksum = io::block_checksum(transfer.content, identity_of(block));
   block.state = next_residency(block.state, Cause::write_begin);
@@ -335,7 +343,7 @@ void Pager::keep_home(Transfer& transfer, int errno_value) {
 // Reads ahead along the policy's order: a small window always, beyond it as long as what is read is needed
 // before what has to leave for it, so that the disk works while the program computes.
 void Pager::read_ahead(std::uint64_t now) {
-  if (last_touched_ == kNoBlock || ahead_exhausted_ || options_.force_eviction) return;
+  if (last_touched_ == kNoBlock || ahead_exhausted_ || options_.force_eviction || yields_to_demand()) return;
   while (ahead_size_ < kAheadMax && waiting_.size == 0) {
     const bool deep = ahead_granules_ >= ahead_window();
     if (deep && (policy_->map_ahead() == 0 || ahead_granules_ >= limit_granules_ / 2)) return;
