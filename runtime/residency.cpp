@@ -1,5 +1,7 @@
 #include "runtime/residency.hpp"
 
+#include <atomic>
+
 #include "base/check.hpp"
 
 namespace terrace::runtime {
@@ -26,6 +28,9 @@ constexpr Row kTable[] = {
     {Residency::reading, Cause::read_failed, Residency::stored},
 };
 
+// Written by one pager at a time: a load and a store, no locked instruction.
+std::atomic<std::uint64_t> taken[kResidencyCount][kCauseCount];
+
 }  // namespace
 
 Transition transition(Residency from, Cause cause) {
@@ -37,7 +42,13 @@ Transition transition(Residency from, Cause cause) {
 Residency next_residency(Residency from, Cause cause) {
   const Transition t = transition(from, cause);
   TERRACE_CHECK(t.allowed, "a block changes its residency along the table only");
+  auto& counter = taken[std::uint32_t(from)][std::uint32_t(cause)];
+  counter.store(counter.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   return t.next;
+}
+
+std::uint64_t transitions_taken(Residency from, Cause cause) {
+  return taken[std::uint32_t(from)][std::uint32_t(cause)].load(std::memory_order_relaxed);
 }
 
 const char* to_text(Residency state) {

@@ -48,6 +48,8 @@ struct Transition {
 Transition transition(Residency from, Cause cause);
 // The next state; aborts on a pair that the table does not allow.
 Residency next_residency(Residency from, Cause cause);
+// How often next_residency() was asked for the pair in this process: for tests that claim to cover the table.
+std::uint64_t transitions_taken(Residency from, Cause cause);
 const char* to_text(Residency state);
 const char* to_text(Cause cause);
 

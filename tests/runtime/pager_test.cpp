@@ -176,3 +176,39 @@ TEST_CASE("pager: a limit that shrinks is kept, one that grows is used") {
     REQUIRE(find_wrong_word(objects[i], 2 * kMiB, i, 0) == ~0ull);
   CHECK(rig.counters().bytes_in == in);
 }
+
+TEST_CASE("pager: every transition of the residency machine is taken, those of failing I/O too") {
+  {
+    Rig rig({.device = DeviceKind::uring,
+             .limit_bytes = 32 * kMiB,
+             .faults = {{.kind = io::FaultKind::eio, .times = 12, .one_in = 7}}});
+    auto objects = make_objects(rig, 48, 2 * kMiB);
+    cycle(rig, objects, 2 * kMiB, 3);
+    for (int pass = 0; pass < 3; ++pass)  // unchanged: leaves without a write
+      for (std::size_t i = 0; i < objects.size(); ++i)
+        REQUIRE(find_wrong_word(objects[i], 2 * kMiB, i, 3) == ~0ull);
+    CHECK(rig.faulty().strikes() == 12);
+  }
+  {
+    // A write that fails wherever it goes: the block comes home, and the job goes on when the disk does.
+    Rig rig({.device = DeviceKind::uring,
+             .limit_bytes = 32 * kMiB,
+             .faults = {{.kind = io::FaultKind::no_space, .on = io::FaultOn::writes, .times = 9}}});
+    auto objects = make_objects(rig, 24, 2 * kMiB);
+    cycle(rig, objects, 2 * kMiB, 2);
+  }
+  {
+    // Forced out at once, touched again at once: rescued before it is written.
+    Rig rig({.device = DeviceKind::uring, .limit_bytes = 64 * kMiB, .force_eviction = true, .seed = 3});
+    auto objects = make_objects(rig, 16, 2 * kMiB);
+    cycle(rig, objects, 2 * kMiB, 20);
+  }
+  for (std::uint32_t from = 0; from < kResidencyCount; ++from) {
+    for (std::uint32_t cause = 0; cause < kCauseCount; ++cause) {
+      if (!transition(Residency(from), Cause(cause)).allowed) continue;
+      CAPTURE(to_text(Residency(from)));
+      CAPTURE(to_text(Cause(cause)));
+      CHECK(transitions_taken(Residency(from), Cause(cause)) > 0);
+    }
+  }
+}
