@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <string_view>
 
 namespace terrace::runtime {
 
@@ -95,5 +96,13 @@ struct JobPage {
   JobCounters counters;
 };
 static_assert(sizeof(JobPage) <= kJobPageBytes);
+
+// Leaves the one line that the supervisor prints, cut to what fits.
+inline void say(JobPage& page, std::string_view line) {
+  const std::size_t size = line.size() < sizeof page.message - 1 ? line.size() : sizeof page.message - 1;
+  line.copy(page.message, size);
+  page.message[size] = 0;
+  page.message_ready.store(1, std::memory_order_release);
+}
 
 }  // namespace terrace::runtime

@@ -249,10 +249,7 @@ void Pager::fatal(const char* what, const Block* block, int errno_value) {
                 ? "; free space in the store's directory, or name another one with --store"
             : errno_value == ENOMEM ? "; raise --dram"
                                     : "; look at the disk under --store (dmesg), or name another one");
-  std::size_t i = 0;
-  for (; i < line.view().size() && i + 1 < sizeof job_->message; ++i) job_->message[i] = line.view()[i];
-  job_->message[i] = 0;
-  job_->message_ready.store(1, std::memory_order_release);
+  say(*job_, line.view());
   job_->phase.store(PagerPhase::fatal, std::memory_order_release);
 }
 

@@ -108,10 +108,7 @@ void say_failed(JobPage* job, const Status& why, const char* remedy) {
       .error(why.errno_value)
       .text("; ")
       .text(remedy);
-  std::size_t i = 0;
-  for (; i < line.view().size() && i + 1 < sizeof job->message; ++i) job->message[i] = line.view()[i];
-  job->message[i] = 0;
-  job->message_ready.store(1, std::memory_order_release);
+  say(*job, line.view());
 }
 
 // The supervisor keeps a duplicate of the userfaultfd and never reads it: when the last one closes while
