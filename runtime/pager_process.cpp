@@ -1,5 +1,6 @@
 #include "runtime/pager_process.hpp"
 
+#include <fcntl.h>
 #include <linux/kcmp.h>
 #include <linux/sched.h>
 #include <sched.h>
@@ -10,6 +11,7 @@
 #include <cstddef>
 #include <cstring>
 
+#include "base/line.hpp"
 #include "base/syscall.hpp"
 #include "base/types.hpp"
 
@@ -23,6 +25,9 @@ constexpr std::uint64_t kTlsBytes = 64 * kKiB;
 constexpr std::uint64_t kControlBlockBytes = 8 * kKiB;
 // Fields of glibc's tcbhead_t that compiled code may read.
 constexpr std::size_t kSelf = 0x00, kSelfToo = 0x10, kStackGuard = 0x28, kPointerGuard = 0x30;
+
+// Fields of linux_dirent64 (getdents64(2)).
+constexpr std::size_t kEntryLength = 16, kEntryName = 19;
 
 struct Start {
   int (*body)(void*);
@@ -64,6 +69,11 @@ long clone_and_enter(clone_args* args, Start* start) {
       : "a"(long{SYS_clone3}), "D"(args), "S"(sizeof *args), [start] "r"(start), [entry] "b"(&enter)
       : "rcx", "r11", "memory");
   return result;
+}
+
+bool thread_shares_memory(int thread) {
+  const long order = sys(SYS_kcmp, thread, sys(SYS_getpid), KCMP_VM, 0, 0);
+  return order <= 0;  // equal; or not allowed to ask: then the pidfd alone decides
 }
 
 }  // namespace
@@ -108,8 +118,32 @@ Result<int> start_on_this_memory(int (*body)(void*), void* argument) {
 }
 
 bool shares_memory_with(int pid) {
-  const long order = sys(SYS_kcmp, pid, sys(SYS_getpid), KCMP_VM, 0, 0);
-  return order <= 0;  // equal; or not allowed to ask: then the pidfd alone decides
+  if (thread_shares_memory(pid)) return true;
+  // A first thread that has ended has no memory any more, while others of its process live on: ask each. After an exec
+  // there is only one.
+  Line path;
+  path.text("/proc/").number(pid).text("/task");
+  char name[64] = {};
+  path.view().copy(name, sizeof name - 1);
+  const long directory = sys(SYS_openat, AT_FDCWD, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+  if (directory < 0) return false;
+  bool shares = false;
+  alignas(8) char entries[2048];
+  long bytes;
+  while (!shares && (bytes = sys(SYS_getdents64, directory, entries, sizeof entries)) > 0) {
+    for (long at = 0; at < bytes && !shares;) {
+      const char* const entry = entries + at;
+      std::uint16_t length;
+      std::memcpy(&length, entry + kEntryLength, sizeof length);
+      at += length;
+      int thread = 0;
+      for (const char* digit = entry + kEntryName; *digit >= '0' && *digit <= '9'; ++digit)
+        thread = thread * 10 + (*digit - '0');
+      shares = thread != 0 && thread != pid && thread_shares_memory(thread);
+    }
+  }
+  (void)sys(SYS_close, directory);
+  return shares;
 }
 
 }  // namespace terrace::runtime
