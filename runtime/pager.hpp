@@ -226,7 +226,7 @@ class Pager {
   std::uint64_t rest_bytes_ = 0;
   std::uint64_t booked_granules_ = 0;      // of the objects that lived at the start
   std::uint64_t staged_out_granules_ = 0;  // staged_dirty and writing
-  std::uint64_t next_tick_ns_ = 0, last_work_ns_ = 0, next_forced_ns_ = 0;
+  std::uint64_t next_tick_ns_ = 0, timeouts_checked_ns_ = 0, last_work_ns_ = 0, next_forced_ns_ = 0;
   std::uint64_t random_ = 0;
   Chunk dead_cursor_ = 0;
   std::uint32_t write_failures_ = 0;  // in a row

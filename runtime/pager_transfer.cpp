@@ -14,6 +14,9 @@ using Place = OnlinePolicy::Place;
 
 namespace {
 
+// A pager that works looks at its time limits every 10 ms.
+constexpr std::uint64_t kAwayNs = 500 * kNsPerMs;
+
 // The id of a request names its transfer, the piece, and the use of the transfer, so that a completion that
 // comes late is never counted for the next use.
 std::uint64_t request_id(std::uint32_t transfer, std::uint32_t piece, std::uint32_t sequence) {
@@ -377,6 +380,13 @@ void Pager::read_ahead(std::uint64_t now) {
 }
 
 void Pager::check_timeouts(std::uint64_t now) {
+  // Time in which the pager did not run (stopped, frozen with its cgroup, starved) is not the device's:
+  // completions may have been waiting all the while.
+  const std::uint64_t away_ns = now - timeouts_checked_ns_;
+  timeouts_checked_ns_ = now;
+  if (away_ns > kAwayNs)
+    for (Transfer& transfer : transfers_)
+      transfer.started_ns = transfer.started_ns + away_ns < now ? transfer.started_ns + away_ns : now;
   for (Transfer& transfer : transfers_) {
     if (transfer.in_flight == 0) continue;
     if (now - transfer.started_ns > options_.io_timeout_ms * kNsPerMs)

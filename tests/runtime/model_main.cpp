@@ -116,7 +116,10 @@ Outcome run_once(RunConfig config, std::size_t operations, std::size_t threads, 
   if (threads != 1 || shrink_s == 0) return outcome;
   const History shorter = shrink(config, histories[0], outcome, shrink_s);
   std::printf("model:   shrunk to %zu operations:\n", shorter.size());
-  for (const Operation& o : shorter) std::printf("model:     %s\n", to_text(o).c_str());
+  constexpr std::size_t kShown = 60;
+  for (std::size_t i = 0; i < shorter.size() && i < kShown; ++i)
+    std::printf("model:     %s\n", to_text(shorter[i]).c_str());
+  if (shorter.size() > kShown) std::printf("model:     ... more time (--shrink S) may make it shorter\n");
   std::fflush(stdout);
   if (shrunk != nullptr) *shrunk = shorter.size();
   return outcome;

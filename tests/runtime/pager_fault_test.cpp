@@ -1,6 +1,7 @@
 // Every fault of a device against the real pager: what must be survived is, with right bytes; what cannot be served ends
 // in one clear line within the time limit, never in a zero page and never in a hang.
 #include <doctest/doctest.h>
+#include <signal.h>
 
 #include "tests/runtime/model_child.hpp"
 #include "tests/runtime/pager_rig.hpp"
@@ -62,19 +63,24 @@ int cycle_under_faults(Note& note, DeviceKind device, const std::vector<FaultRul
   });
   const auto fatal = [&] { return rig->job().phase.load() == PagerPhase::fatal; };
   for (int ms = 0; ms < 20'000 && !done && !no_memory && !fatal(); ++ms) usleep(1000);
-  if (no_memory) return note.say(kNoMemory, "an object could not be allocated");
+  if (no_memory) {
+    program.join();
+    return note.say(kNoMemory, "an object could not be allocated");
+  }
   if (fatal()) {
     const std::size_t before = progress;
     usleep(300'000);  // whoever waits for the block must wait for ever: the supervisor ends the job
+    program.detach();
     if (wrong != 0) return note.say(kWrongBytes, "wrong bytes, and: %s", rig->job().message);
     if (done) return note.say(kWentOn, "the program went to its end beside: %s", rig->job().message);
     if (progress > before + kLimitBytes / kBytes) return note.say(kWentOn, "it went on: %s", rig->job().message);
     if (rig->job().message_ready != 1) return note.say(kHung, "a fatal end without its line");
-    note.say(0, "%s", rig->job().message);
-    program.detach();
-    return kFatal;
+    return note.say(kFatal, "%s", rig->job().message);
   }
-  if (!done) return note.say(kHung, "no end, after %zu objects", progress.load());
+  if (!done) {
+    program.detach();
+    return note.say(kHung, "no end, after %zu objects", progress.load());
+  }
   program.join();
   if (wrong != 0) return note.say(kWrongBytes, "%zu wrong objects", wrong.load());
   if (seen != nullptr) {
@@ -157,6 +163,27 @@ TEST_CASE("pager: a device that never answers ends the job within the time limit
       {"a read", {.kind = FaultKind::never, .on = FaultOn::reads, .skip = 5}, "does not answer", "ETIMEDOUT"},
       {"a write", {.kind = FaultKind::never, .on = FaultOn::writes, .skip = 5}, "does not answer", "ETIMEDOUT"},
   });
+}
+
+TEST_CASE("pager: time in which the whole process was stopped does not count for its device") {
+  const ChildResult result = in_child(60, [](Note& note) {
+    const pid_t child = getpid();
+    if (fork() == 0) {
+      for (int i = 0; i < 3; ++i) {
+        usleep(150'000);
+        kill(child, SIGSTOP);
+        usleep(1500 * kIoTimeoutMs);
+        kill(child, SIGCONT);
+      }
+      _exit(0);
+    }
+    // A device so slow that something is in flight at any moment.
+    std::vector<FaultRule> slow = {{.kind = FaultKind::delay, .polls = 40}};
+    return cycle_under_faults(note, DeviceKind::memory, slow, nullptr);
+  });
+  INFO(result.text);
+  CHECK(result.in_time);
+  CHECK(result.code == kSurvived);
 }
 
 TEST_CASE("pager: a store that takes no more blocks ends the job with one line, and blocks that could not go stay whole") {
