@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
@@ -140,6 +141,25 @@ bool send_duplicate(const JobSettings& settings, int descriptor) {
   }
   (void)sys(SYS_close, socket);
   return sent;
+}
+
+// One more duplicate, among the program's own descriptors: when the whole job is killed at once (a cgroup, a container),
+// pager and supervisor may be gone before the program's threads are. Descriptors close after the last thread has left
+// its memory. The number is high, so that the program's own stay as they would be; a program that closes it falls back
+// to the other two, so a failure is not counted.
+void keep_among_own(int pager_pid, int pager_descriptor) {
+  constexpr std::uint64_t kNumber = 1000;
+  const long pager = sys(SYS_pidfd_open, pager_pid, 0);
+  if (pager < 0) return;
+  const long copy = sys(SYS_pidfd_getfd, pager, pager_descriptor, 0);  // close-on-exec
+  (void)sys(SYS_close, pager);
+  if (copy < 0) return;
+  struct {
+    std::uint64_t soft, hard;
+  } limit{};
+  (void)sys(SYS_prlimit64, 0, RLIMIT_NOFILE, nullptr, &limit);
+  const std::uint64_t number = limit.soft > kNumber ? kNumber : limit.soft > 0 ? limit.soft - 1 : 0;
+  if (sys(SYS_fcntl, copy, F_DUPFD_CLOEXEC, number) >= 0) (void)sys(SYS_close, copy);
 }
 
 // Memory of a policy's own: as much as its blocks could need, touched as it grows.
@@ -289,6 +309,8 @@ Pressure on_pressure(void*, std::uint64_t touched_bytes, std::uint64_t idle_byte
     (void)sys(SYS_nanosleep, &pause, nullptr);
     if (sys(SYS_kill, pager.value(), 0) == -ESRCH) break;  // it died: the supervisor sees that too
   }
+  if (s.outcome.load(std::memory_order_acquire) == Outcome::running)
+    keep_among_own(pager.value(), reinterpret_cast<PagerSide*>(s.pager_side)->mover.descriptor());
   return Pressure::go_on;
 }
 
