@@ -70,10 +70,13 @@ enum class Fallback : std::uint32_t {
   no_pager,         // userfaultfd not available: nothing is tiered
   no_duplicate,     // the supervisor did not take the descriptor
   unmovable_block,  // a victim was pinned or not writable
+  no_arena,         // no address space for objects: everything is libc's
+  store_full,       // allocations were refused because the store has no room for them
   count_,
 };
 inline constexpr const char* kFallbackNames[] = {
-    "sync_io", "buffered_store", "copy_in", "passed_through", "no_pager", "no_duplicate", "unmovable_block",
+    "sync_io",      "buffered_store",  "copy_in",  "passed_through", "no_pager",
+    "no_duplicate", "unmovable_block", "no_arena", "store_full",
 };
 static_assert(sizeof kFallbackNames / sizeof *kFallbackNames == std::size_t(Fallback::count_));
 

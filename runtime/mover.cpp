@@ -68,6 +68,11 @@ Status Mover::watch_program(void* start, std::uint64_t bytes) {
   return Status::success();
 }
 
+void Mover::unwatch_program(void* start, std::uint64_t bytes) {
+  uffdio_range range{std::uint64_t(start), bytes};
+  (void)sys(SYS_ioctl, descriptor_, UFFDIO_UNREGISTER, &range);
+}
+
 Status Mover::watch_shadow(void* start, std::uint64_t bytes) {
   if (const int error = watch(descriptor_, start, bytes, UFFDIO_REGISTER_MODE_WP))
     return Status::from_errno(error, "registering the shadow with userfaultfd");

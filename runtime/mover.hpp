@@ -31,6 +31,8 @@ class Mover {
   void close();
 
   Status watch_program(void* start, std::uint64_t bytes);
+  // For a pager that could not start: faults there are the kernel's again, and whoever waits on one goes on.
+  void unwatch_program(void* start, std::uint64_t bytes);
   Status watch_shadow(void* start, std::uint64_t bytes);
   Status init_trash();
 

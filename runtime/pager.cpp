@@ -214,8 +214,10 @@ void Pager::tick(std::uint64_t now) {
   if (wanted > promised(store_->reserved_bytes()) &&
       wanted > link_->room_refused_bytes.load(std::memory_order_relaxed)) {
     const Status grown = store_->reserve(to_reserve(wanted));
-    if (!grown.ok() && promised(store_->reserved_bytes()) < wanted)
+    if (!grown.ok() && promised(store_->reserved_bytes()) < wanted) {
+      count(Fallback::store_full);
       link_->room_refused_bytes.store(wanted, std::memory_order_seq_cst);
+    }
   }
   link_->room_bytes.store(promised(store_->reserved_bytes()), std::memory_order_seq_cst);
 }

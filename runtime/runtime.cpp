@@ -103,12 +103,9 @@ std::uint64_t resident_now() {
 
 void say_failed(JobPage* job, const Status& why, const char* remedy) {
   Line line;
-  line.text("terrace: no tiering: ")
-      .text(why.text)
-      .text(" errno=")
-      .error(why.errno_value)
-      .text("; ")
-      .text(remedy);
+  line.text("terrace: no tiering: ").text(why.text);
+  if (why.errno_value != 0) line.text(" errno=").error(why.errno_value);
+  line.text("; ").text(remedy);
   say(*job, line.view());
 }
 
@@ -228,10 +225,15 @@ Status start_pager(State& s, PagerSide& side, int owner_pidfd) {
   options.seed = settings.force_eviction_seed;
   if (ready.ok()) ready = side.pager.start(parts, options);
   if (!ready.ok()) {
+    // The supervisor's duplicate keeps the registration alive, and nobody will ever answer a fault.
+    auto* const arena = reinterpret_cast<void*>(s.arena.base());
+    side.mover.unwatch_program(arena, s.arena.reserved_bytes());
+    (void)sys(SYS_madvise, arena, s.arena.reserved_bytes(), MADV_DOFORK);
     say_failed(s.job, ready,
                ready.code == ErrorCode::no_space
                    ? "free space in the store's directory, or name another one with --store"
-                   : "see terrace doctor");
+               : ready.errno_value == EMFILE ? "raise `ulimit -n`"
+                                             : "see terrace doctor");
   }
   return ready;
 }
@@ -352,7 +354,14 @@ Attachment Runtime::attach() {
   HeapOptions options;
   options.on_pressure = &on_pressure;
   if (s.job != nullptr) options.counters = &s.job->counters;
-  if (!s.arena.reserve().ok() || !s.heap.init(&s.arena, &s.link, options).ok()) return s.attachment;
+  if (!s.arena.reserve().ok() || !s.heap.init(&s.arena, &s.link, options).ok()) {
+    if (s.job != nullptr) {
+      s.job->fallbacks[std::size_t(Fallback::no_arena)].fetch_add(1, std::memory_order_relaxed);
+      std::uint32_t own = std::uint32_t(s.pid);
+      s.job->owner_pid.compare_exchange_strong(own, 0, std::memory_order_acq_rel);
+    }
+    return s.attachment;
+  }
   s.heap.set_pressure_bytes(s.job == nullptr ? ~std::uint64_t{0} : 0);
   s.attachment = s.job == nullptr ? Attachment::alone : Attachment::owner;
   return s.attachment;

@@ -11,6 +11,7 @@
 #include "base/clock.hpp"
 #include "base/json.hpp"
 #include "base/size_text.hpp"
+#include "base/types.hpp"
 
 namespace terrace::cli {
 
@@ -27,6 +28,8 @@ constexpr const char* kFallbackRemedies[] = {
     "userfaultfd is not to be had, so nothing left DRAM; see terrace doctor",
     "the supervisor could not hold a duplicate of the userfaultfd; raise `ulimit -n`",
     "blocks that could not leave DRAM (pinned or not writable); unpin them, or give more --dram",
+    "no address space for objects, so nothing left DRAM; raise `ulimit -v`",
+    "malloc refused memory because the store has no room for it; free space there, or name another --store",
 };
 static_assert(sizeof kFallbackRemedies / sizeof *kFallbackRemedies == std::size_t(Fallback::count_));
 
@@ -60,6 +63,12 @@ std::string summary_text(const JobOutcome& outcome) {
     out += "; " + size(read(c.bytes_in)) + " in, " + size(read(c.bytes_out)) + " out, " +
            std::to_string(read(c.faults_demand)) + " faults, " + seconds(read(c.stall_ns)) + " stalled, " +
            std::to_string(read(c.blocks_stored)) + " blocks stored\n";
+    if (const std::uint64_t peak = dram_peak_bytes(outcome), budget = outcome.settings.dram_bytes;
+        peak > budget + budget / 20) {
+      out += "terrace: --dram " + size(budget) +
+             " is less than what cannot leave DRAM (libraries, small allocations, what is in use); --dram " +
+             size(round_up(peak, kMiB)) + " would do\n";
+    }
   }
   for (std::size_t i = 0; i < std::size_t(Fallback::count_); ++i) {
     const std::uint64_t count = read(outcome.page.fallbacks[i]);

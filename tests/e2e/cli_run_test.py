@@ -337,7 +337,8 @@ class Statistics(unittest.TestCase):
         self.assertRegex(
             done.stderr,
             r"^terrace: 0\.\d+ s, peak 1TiB of .* DRAM; 13B in, 14B out, 12 faults, 1\.50 s stalled, "
-            r"15 blocks stored\nterrace: buffered_store x2: .*; put the store on .*\n$",
+            r"15 blocks stored\nterrace: --dram .* is less than .*; --dram 1TiB would do\n"
+            r"terrace: buffered_store x2: .*; put the store on .*\n$",
         )
 
     def test_summary(self):
