@@ -1,5 +1,6 @@
-// Runs a program under a seccomp filter that refuses system calls: run_filtered CALL=ERRNO... -- COMMAND ARGS...
-// CALL is io_uring or userfaultfd, ERRNO EPERM or ENOSYS. As container runtimes do it: the call fails, nobody dies.
+// Runs a program under a seccomp filter that refuses system calls: run_filtered CALL=ERRNO... -- COMMAND
+// ARGS... CALL is io_uring or userfaultfd, ERRNO EPERM or ENOSYS. As container runtimes do it: the call
+// fails, nobody dies.
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -31,7 +32,8 @@ int main(int argc, char** argv) {
     const std::size_t equals = rule.find('=');
     const int error = rule.substr(equals + 1) == "ENOSYS" ? ENOSYS : EPERM;
     if (rule.substr(0, equals) == "io_uring") {
-      for (const long call : {SYS_io_uring_setup, SYS_io_uring_enter, SYS_io_uring_register}) refuse(program, call, error);
+      for (const long call : {SYS_io_uring_setup, SYS_io_uring_enter, SYS_io_uring_register})
+        refuse(program, call, error);
     } else {
       refuse(program, SYS_userfaultfd, error);
     }
@@ -39,7 +41,8 @@ int main(int argc, char** argv) {
   program.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW));
   sock_fprog filter = {.len = static_cast<unsigned short>(program.size()), .filter = program.data()};
   if (i + 1 >= argc) return 2;
-  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &filter) != 0) {
+  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
+      syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &filter) != 0) {
     std::perror("run_filtered: seccomp");
     return 77;
   }

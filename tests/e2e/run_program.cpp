@@ -1,6 +1,6 @@
 // A program that knows nothing of Terrace, with a verb for each trouble that run_*_test.py puts a job into.
 //
-//   stl | threads | hold MIB | end HOW | exec MIB | send DESCRIPTOR MIB THREADS | closes MIB | replaces MIB |
+//   stl | threads [MIB] | hold MIB | end HOW | exec MIB | send DESCRIPTOR MIB THREADS | closes MIB | replaces MIB |
 //   nulls MIB | fork-exec MIB | fork-touch MIB | spawn MIB | check MIB
 // What it prints on standard output is the same wherever its memory lies; a wrong byte ends it with status 3.
 #include <fcntl.h>
@@ -117,7 +117,8 @@ int stl() {
   std::unordered_map<std::uint64_t, std::vector<char>> map;
   for (std::uint64_t i = 0; i < 40; ++i) map[i].assign(200'000 + i * 1000, char(i));
   for (std::uint64_t i = 0; i < 40; i += 3) map.erase(i);
-  for (const auto& [key, bytes] : map) sum += mix(key + std::uint64_t(std::count(bytes.begin(), bytes.end(), char(key))));
+  for (const auto& [key, bytes] : map)
+    sum += mix(key + std::uint64_t(std::count(bytes.begin(), bytes.end(), char(key))));
   std::vector<std::vector<double>> matrix(48, std::vector<double>(64 * 1024));
   for (std::size_t r = 0; r < matrix.size(); ++r)
     for (std::size_t c = 0; c < matrix[r].size(); ++c) matrix[r][c] = double(mix(r * 65536 + c) % 1000);
@@ -130,9 +131,9 @@ int stl() {
   return 0;
 }
 
-int threads() {
+int threads(std::size_t shared_mib) {
   constexpr int kThreads = 4;
-  std::vector<Stretch> shared = fill_memory(24);
+  std::vector<Stretch> shared = fill_memory(shared_mib);
   std::atomic<std::uint64_t> sum{0};
   std::vector<std::thread> all;
   for (int t = 0; t < kThreads; ++t) {
@@ -323,8 +324,10 @@ int nulls(std::size_t mib) {
 }
 
 int status_text(const char* what, int status) {
-  if (WIFSIGNALED(status)) std::printf("%s: signal %d\n", what, WTERMSIG(status));
-  else std::printf("%s: status %d\n", what, WEXITSTATUS(status));
+  if (WIFSIGNALED(status))
+    std::printf("%s: signal %d\n", what, WTERMSIG(status));
+  else
+    std::printf("%s: status %d\n", what, WEXITSTATUS(status));
   std::fflush(stdout);
   return 0;
 }
@@ -378,9 +381,12 @@ int fork_touch(std::size_t mib) {
     }
     int status = 0;
     waitpid(child, &status, 0);
-    if (WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV) ++signals;
-    else if (WIFEXITED(status) && WEXITSTATUS(status) == 0) ++right;
-    else return status_text("a child", status), 3;
+    if (WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV)
+      ++signals;
+    else if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
+      ++right;
+    else
+      return status_text("a child", status), 3;
   }
   // A child may allocate, too.
   const pid_t child = fork();
@@ -393,7 +399,9 @@ int fork_touch(std::size_t mib) {
   waitpid(child, &status, 0);
   status_text("a child's own memory", status);
   check_memory(all, "after the children");
-  std::printf("children: %s\n", right == 0 && signals > 0 ? "all died of SIGSEGV" : signals == 0 ? "all right" : "both");
+  std::printf("children: %s\n", right == 0 && signals > 0 ? "all died of SIGSEGV"
+                                : signals == 0            ? "all right"
+                                                          : "both");
   return 0;
 }
 
@@ -403,7 +411,7 @@ int main(int argc, char** argv) {
   const std::string_view verb = argc > 1 ? argv[1] : "";
   const auto number = [&](int i) { return std::size_t(argc > i ? std::atoll(argv[i]) : 0); };
   if (verb == "stl") return stl();
-  if (verb == "threads") return threads();
+  if (verb == "threads") return threads(argc > 2 ? number(2) : 24);
   if (verb == "check") return check(number(2));
   if (verb == "hold") return hold(number(2));
   if (verb == "end") return end(argc > 2 ? argv[2] : "", number(3));
