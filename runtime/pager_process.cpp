@@ -119,8 +119,8 @@ Result<int> start_on_this_memory(int (*body)(void*), void* argument) {
 
 bool shares_memory_with(int pid) {
   if (thread_shares_memory(pid)) return true;
-  // A first thread that has ended has no memory any more, while others of its process live on: ask each. After an exec
-  // there is only one.
+  // A first thread that has ended has no memory any more, while others of its process live on: ask each.
+  // After an exec there is only one.
   Line path;
   path.text("/proc/").number(pid).text("/task");
   char name[64] = {};

@@ -140,10 +140,10 @@ bool send_duplicate(const JobSettings& settings, int descriptor) {
   return sent;
 }
 
-// One more duplicate, among the program's own descriptors: when the whole job is killed at once (a cgroup, a container),
-// pager and supervisor may be gone before the program's threads are. Descriptors close after the last thread has left
-// its memory. The number is high, so that the program's own stay as they would be; a program that closes it falls back
-// to the other two, so a failure is not counted.
+// One more duplicate, among the program's own descriptors: when the whole job is killed at once (a cgroup, a
+// container), pager and supervisor may be gone before the program's threads are. Descriptors close after the
+// last thread has left its memory. The number is high, so that the program's own stay as they would be; a
+// program that closes it falls back to the other two, so a failure is not counted.
 void keep_among_own(int pager_pid, int pager_descriptor) {
   constexpr std::uint64_t kNumber = 1000;
   const long pager = sys(SYS_pidfd_open, pager_pid, 0);

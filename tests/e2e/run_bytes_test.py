@@ -136,7 +136,10 @@ class Tools(rig.TestCase):
         with open(source, "w") as f:
             f.write("#include <algorithm>\n#include <string>\n#include <vector>\n")
             f.write("static const long table[] = {" + ",".join(map(str, range(60_000))) + "};\n")
-            f.write("long sum(std::vector<std::string>& v) { std::sort(v.begin(), v.end()); return table[v.size()]; }\n")
+            f.write(
+                "long sum(std::vector<std::string>& v) {\n"
+                "  std::sort(v.begin(), v.end()); return table[v.size()]; }\n"
+            )
         # cc1plus takes most of its memory by mmap of its own, so it may have nothing to give.
         self.tool("g++", f'g++ -O1 -c {source} -o "$2"', 0, may_store_nothing=True)
 

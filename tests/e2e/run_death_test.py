@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""A job may die in any way at any time: the right status, nobody and nothing left, and no wrong byte on its way out.
+"""A job may die in any way at any time: the right status, nobody and nothing left, no wrong byte on its way.
 
-    run_death_test.py TERRACE PROGRAM FILTERED [--long] [unittest options]
+run_death_test.py TERRACE PROGRAM FILTERED [--long] [unittest options]
 """
 
 import os
@@ -123,7 +123,11 @@ class Deaths(rig.TestCase):
 
     def test_the_supervisor_is_killed(self):
         job = self.hold()
-        (supervisor,) = (pid for pid, name in rig.processes(job.mark).items() if name == "terrace" and pid != job.process.pid)
+        (supervisor,) = (
+            pid
+            for pid, name in rig.processes(job.mark).items()
+            if name == "terrace" and pid != job.process.pid
+        )
         os.kill(supervisor, signal.SIGKILL)
         self.ended(job, 124)
 
@@ -173,7 +177,7 @@ class Deaths(rig.TestCase):
 
 
 class NoZerosOnTheWire(rig.TestCase):
-    """Threads of a dying program are inside write() and send() of stored objects: what comes out is right or nothing."""
+    """Threads of a dying program are inside write() and send(): what comes out is right, or nothing."""
 
     def one(self, chance, how, kind):
         if kind == "socket":
@@ -181,7 +185,13 @@ class NoZerosOnTheWire(rig.TestCase):
             ours_fd, theirs_fd = ours.detach(), theirs.detach()
         else:
             ours_fd, theirs_fd = os.pipe()
-        job = Job([PROGRAM, "send", str(theirs_fd), "48", "4"], FORCED, self.store, stdin=subprocess.PIPE, pass_fds=(theirs_fd,))
+        job = Job(
+            [PROGRAM, "send", str(theirs_fd), "48", "4"],
+            FORCED,
+            self.store,
+            stdin=subprocess.PIPE,
+            pass_fds=(theirs_fd,),
+        )
         os.close(theirs_fd)
         job.wait_ready()
         end_after = chance.randrange(64 * MIB) + 1

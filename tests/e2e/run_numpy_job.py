@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Plain NumPy and PyTorch jobs with large arrays, seconds long: prints values to the last bit, and the peak on stderr.
+"""Plain NumPy and PyTorch jobs with large arrays: prints values to the last bit, and the peak on stderr.
 
-    run_numpy_job.py scan|sort|fft|chain|torch [SIZE]
+run_numpy_job.py scan|sort|fft|chain|torch [SIZE]
 """
 
 import resource

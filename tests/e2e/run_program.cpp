@@ -1,7 +1,7 @@
 // A program that knows nothing of Terrace, with a verb for each trouble that run_*_test.py puts a job into.
 //
-//   stl | threads [MIB] | hold MIB | end HOW | exec MIB | send DESCRIPTOR MIB THREADS | closes MIB | replaces MIB |
-//   nulls MIB | fork-exec MIB | fork-touch MIB | spawn MIB | check MIB
+//   stl | threads [MIB] | hold MIB | end HOW | exec MIB | send DESCRIPTOR MIB THREADS | closes MIB | replaces
+//   MIB | nulls MIB | fork-exec MIB | fork-touch MIB | spawn MIB | check MIB
 // What it prints on standard output is the same wherever its memory lies; a wrong byte ends it with status 3.
 #include <fcntl.h>
 #include <spawn.h>

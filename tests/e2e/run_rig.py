@@ -1,8 +1,9 @@
-"""What the run_*_test.py share: jobs under `terrace run` with real programs, and what has to be true after one.
+"""What the run_*_test.py share: jobs under `terrace run` with real programs, and what has to be true after
+one.
 
-A job is found by a mark in its environment: after it has ended, however that was, no process with the mark may be
-alive, its store directory must be empty and its file system's space be back. Under root each test program has a mount
-namespace of its own, so that nothing it mounts outlives it.
+A job is found by a mark in its environment: after it has ended, however that was, no process with the mark
+may be alive, its store directory must be empty and its file system's space be back. Under root each test
+program has a mount namespace of its own, so that nothing it mounts outlives it.
 """
 
 import ctypes
@@ -127,7 +128,8 @@ class Done:
         return [line for line in self.err.splitlines() if line.startswith("terrace")]
 
     def __str__(self):
-        return f"status {self.status} after {self.seconds:.1f} s\n--out\n{self.out}\n--err\n{self.err}\n--stats\n{self.stats}"
+        said = f"--out\n{self.out}\n--err\n{self.err}\n--stats\n{self.stats}"
+        return f"status {self.status} after {self.seconds:.1f} s\n{said}"
 
 
 class Job:
@@ -135,7 +137,9 @@ class Job:
 
     count = 0
 
-    def __init__(self, words, options=(), store=None, prefix=(), env=None, stdin=subprocess.DEVNULL, pass_fds=()):
+    def __init__(
+        self, words, options=(), store=None, prefix=(), env=None, stdin=subprocess.DEVNULL, pass_fds=()
+    ):
         Job.count += 1
         self.mark = f"{os.getpid()}-{Job.count}"
         self.stats_file = os.path.join(HOME, self.mark + ".json")
@@ -205,7 +209,14 @@ class TestCase(unittest.TestCase):
         cls.store = plain_directory("store-" + cls.__name__)
 
     def plain(self, *words, stdin=subprocess.DEVNULL, timeout=60, env=None):
-        done = subprocess.run(words, env=environment(**(env or {})), stdin=stdin, capture_output=True, text=True, timeout=timeout)
+        done = subprocess.run(
+            words,
+            env=environment(**(env or {})),
+            stdin=stdin,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
         self.assertEqual(done.returncode, 0, done.stderr)
         return done.stdout
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Bad settings, missing features, full stores, closed descriptors, children, and the budget inside a memory cgroup.
+"""Bad settings, missing features, full stores, closed descriptors, children, the budget in a memory cgroup.
 
-    run_trouble_test.py TERRACE PROGRAM FILTERED [unittest options]
+run_trouble_test.py TERRACE PROGRAM FILTERED [unittest options]
 """
 
 import os
@@ -75,7 +75,9 @@ class FullStores(rig.TestCase):
         self.assertRegex(done.out, "refused errno 12\nagain yes\n")
 
     def test_too_small_for_what_lives_already(self):
-        done = self.run_job(PROGRAM, "check", "160", options=["--dram", "100MiB"], store=self.store + ":16MiB")
+        done = self.run_job(
+            PROGRAM, "check", "160", options=["--dram", "100MiB"], store=self.store + ":16MiB"
+        )
         self.assert_right(done)  # nothing leaves DRAM, and the line says why
         self.assertIn("terrace: no tiering: ", done.err)
         self.assertIn("--store", done.err)
@@ -105,7 +107,9 @@ class FullStores(rig.TestCase):
     def test_a_limit_on_file_size(self):
         done = self.run_job("sh", "-c", 'ulimit -f 2000; exec "$0" "$@"', *CHECK, options=SMALL)
         self.assertIn(done.status, (0, 4), str(done))
-        self.assertTrue("no memory: Cannot allocate memory" in done.out or "no tiering" in done.err, str(done))
+        self.assertTrue(
+            "no memory: Cannot allocate memory" in done.out or "no tiering" in done.err, str(done)
+        )
 
 
 class MissingFeatures(rig.TestCase):
@@ -157,7 +161,9 @@ class MissingFeatures(rig.TestCase):
 
     def test_too_few_descriptors_for_the_pager(self):
         for limit in (4, 5, 6, 7, 8, 9):
-            done = self.run_job("sh", "-c", f'ulimit -n {limit}; exec "$0" "$@"', *CHECK, options=SMALL, timeout=20)
+            done = self.run_job(
+                "sh", "-c", f'ulimit -n {limit}; exec "$0" "$@"', *CHECK, options=SMALL, timeout=20
+            )
             with self.subTest(limit=limit):
                 self.assert_right(done)
                 told = "EMFILE" in done.err or done.stats["blocks_stored"] > 0 or "no_duplicate" in done.err
@@ -201,7 +207,9 @@ class Children(rig.TestCase):
         for options in self.OPTIONS:
             done = self.run_job(PROGRAM, "fork-touch", "64", options=options)
             self.assert_right(done)
-            self.assertRegex(done.out, "a child's own memory: status 0\nchildren: (all died of SIGSEGV|both)\n")
+            self.assertRegex(
+                done.out, "a child's own memory: status 0\nchildren: (all died of SIGSEGV|both)\n"
+            )
 
     def test_before_there_is_a_pager_a_child_has_a_copy(self):
         done = self.run_job(PROGRAM, "fork-touch", "64", options=["--dram", "1GiB"])
@@ -214,7 +222,8 @@ class Children(rig.TestCase):
             "x = [np.full(1 << 17, i, np.int64) for i in range(64)]\n"
             "print(subprocess.run(['echo', 'a child'], capture_output=True, text=True).stdout, flush=True)\n"
             "print(os.system('exit 3') >> 8, flush=True)\n"
-            "print(subprocess.run(['sort'], input='b\\na\\n' * 1000, capture_output=True, text=True).stdout[:4])\n"
+            "lines = 'b\\na\\n' * 1000\n"
+            "print(subprocess.run(['sort'], input=lines, capture_output=True, text=True).stdout[:4])\n"
             "print(all((p == i).all() for i, p in enumerate(x)))\n"
         )
         plain = self.plain(PYTHON, "-c", script)

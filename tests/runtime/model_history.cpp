@@ -66,8 +66,9 @@ Action some_action(Random& random, const HistoryOptions& options) {
 }  // namespace
 
 const char* to_text(Action action) {
-  constexpr const char* kNames[] = {"allocate", "allocate_zero", "free", "resize", "read", "write", "poke",
-                                    "copy",     "drop",          "limit", "pause", "read_shared", "spoil"};
+  constexpr const char* kNames[] = {"allocate", "allocate_zero", "free", "resize", "read",
+                                    "write",    "poke",          "copy", "drop",   "limit",
+                                    "pause",    "read_shared",   "spoil"};
   return kNames[std::size_t(action)];
 }
 
@@ -76,8 +77,8 @@ std::string to_text(const Operation& o) {
   if (o.action == Action::limit || o.action == Action::pause)
     std::snprintf(text, sizeof text, "%s %llu", to_text(o.action), (unsigned long long)o.length);
   else
-    std::snprintf(text, sizeof text, "%s object=%u offset=%llu length=%lld value=%llx", to_text(o.action), o.object,
-                  (unsigned long long)o.offset, (long long)o.length, (unsigned long long)o.value);
+    std::snprintf(text, sizeof text, "%s object=%u offset=%llu length=%lld value=%llx", to_text(o.action),
+                  o.object, (unsigned long long)o.offset, (long long)o.length, (unsigned long long)o.value);
   return text;
 }
 

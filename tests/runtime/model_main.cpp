@@ -5,8 +5,8 @@
 //   test_model --long              thousands of operations by many seeds
 //   test_model --prove             defects that the checker must catch and shrink
 //
-// Prints its seed first. A failing history of one thread is shrunk to a short list of operations. Exit status: 0 all
-// passed, 1 a failure, 2 a wrong flag, 77 nothing could run here.
+// Prints its seed first. A failing history of one thread is shrunk to a short list of operations. Exit
+// status: 0 all passed, 1 a failure, 2 a wrong flag, 77 nothing could run here.
 #include <cstring>
 #include <ctime>
 
@@ -27,8 +27,10 @@ struct Flags {
 
 void print_help() {
   std::puts(
-      "test_model [--seed N] [--seeds N] [--operations N] [--threads N] [--device memory|uring|sync] [--policy stream|lru]\n"
-      "           [--force-eviction] [--faults none|transient|stale|never] [--limit BYTES] [--timeout S] [--spoil]\n"
+      "test_model [--seed N] [--seeds N] [--operations N] [--threads N] [--device memory|uring|sync] "
+      "[--policy stream|lru]\n"
+      "           [--force-eviction] [--faults none|transient|stale|never] [--limit BYTES] [--timeout S] "
+      "[--spoil]\n"
       "           [--shrink S] | --quick | --long | --prove");
 }
 
@@ -46,22 +48,38 @@ bool parse(int argc, char** argv, Flags& flags) {
       return false;
     };
     int policy = 0;
-    if (flag == "--seed") flags.config.seed = std::strtoull(value(), nullptr, 0);
-    else if (flag == "--seeds") flags.seeds = std::strtoull(value(), nullptr, 0);
-    else if (flag == "--operations") flags.operations = std::strtoull(value(), nullptr, 0);
-    else if (flag == "--threads") flags.threads = std::min<std::size_t>(16, std::strtoull(value(), nullptr, 0));
-    else if (flag == "--limit") flags.config.limit_bytes = std::strtoull(value(), nullptr, 0);
-    else if (flag == "--timeout") flags.config.timeout_s = std::atoi(value());
-    else if (flag == "--shrink") flags.shrink_s = std::atoi(value());
-    else if (flag == "--force-eviction") flags.config.force_eviction = true;
-    else if (flag == "--spoil") flags.spoil = true;
-    else if (flag == "--quick") flags.quick = true;
-    else if (flag == "--long") flags.whole = true;
-    else if (flag == "--prove") flags.prove = true;
-    else if (flag == "--device" && choice({"memory", "uring", "sync"}, flags.config.device)) continue;
-    else if (flag == "--faults" && choice({"none", "transient", "stale", "never"}, flags.config.faults)) continue;
-    else if (flag == "--policy" && choice({"stream", "lru"}, policy)) flags.config.lru = policy == 1;
-    else return false;
+    if (flag == "--seed")
+      flags.config.seed = std::strtoull(value(), nullptr, 0);
+    else if (flag == "--seeds")
+      flags.seeds = std::strtoull(value(), nullptr, 0);
+    else if (flag == "--operations")
+      flags.operations = std::strtoull(value(), nullptr, 0);
+    else if (flag == "--threads")
+      flags.threads = std::min<std::size_t>(16, std::strtoull(value(), nullptr, 0));
+    else if (flag == "--limit")
+      flags.config.limit_bytes = std::strtoull(value(), nullptr, 0);
+    else if (flag == "--timeout")
+      flags.config.timeout_s = std::atoi(value());
+    else if (flag == "--shrink")
+      flags.shrink_s = std::atoi(value());
+    else if (flag == "--force-eviction")
+      flags.config.force_eviction = true;
+    else if (flag == "--spoil")
+      flags.spoil = true;
+    else if (flag == "--quick")
+      flags.quick = true;
+    else if (flag == "--long")
+      flags.whole = true;
+    else if (flag == "--prove")
+      flags.prove = true;
+    else if (flag == "--device" && choice({"memory", "uring", "sync"}, flags.config.device))
+      continue;
+    else if (flag == "--faults" && choice({"none", "transient", "stale", "never"}, flags.config.faults))
+      continue;
+    else if (flag == "--policy" && choice({"stream", "lru"}, policy))
+      flags.config.lru = policy == 1;
+    else
+      return false;
   }
   return flags.threads != 0 && flags.operations != 0;
 }
@@ -70,7 +88,8 @@ struct Tally {
   int passed = 0, failed = 0, skipped = 0;
 };
 
-std::vector<History> histories_of(const RunConfig& config, std::size_t operations, std::size_t threads, bool spoil) {
+std::vector<History> histories_of(const RunConfig& config, std::size_t operations, std::size_t threads,
+                                  bool spoil) {
   std::vector<History> histories;
   for (std::size_t t = 0; t < threads; ++t) {
     HistoryOptions options;
@@ -86,18 +105,20 @@ std::vector<History> histories_of(const RunConfig& config, std::size_t operation
   return histories;
 }
 
-// Runs once, prints one line and, after a failure, the shrunk history. Returns the outcome; `shrunk` gets its length.
-Outcome run_once(RunConfig config, std::size_t operations, std::size_t threads, bool spoil, int shrink_s, Tally& tally,
-                 std::size_t* shrunk = nullptr) {
+// Runs once, prints one line and, after a failure, the shrunk history. Returns the outcome; `shrunk` gets its
+// length.
+Outcome run_once(RunConfig config, std::size_t operations, std::size_t threads, bool spoil, int shrink_s,
+                 Tally& tally, std::size_t* shrunk = nullptr) {
   if (threads > 1) config.shared_objects = 8;
   const auto histories = histories_of(config, operations, threads, spoil);
   const std::time_t started = std::time(nullptr);
   const Outcome outcome = attempt(config, histories);
-  std::printf("model: %s operations=%zu threads=%zu: %s in=%lluMiB out=%lluMiB stored=%llu strikes=%llu s=%ld\n",
-              to_text(config).c_str(), operations, threads, to_text(outcome.verdict),
-              (unsigned long long)outcome.bytes_in >> 20, (unsigned long long)outcome.bytes_out >> 20,
-              (unsigned long long)outcome.blocks_stored, (unsigned long long)outcome.strikes,
-              long(std::time(nullptr) - started));
+  std::printf(
+      "model: %s operations=%zu threads=%zu: %s in=%lluMiB out=%lluMiB stored=%llu strikes=%llu s=%ld\n",
+      to_text(config).c_str(), operations, threads, to_text(outcome.verdict),
+      (unsigned long long)outcome.bytes_in >> 20, (unsigned long long)outcome.bytes_out >> 20,
+      (unsigned long long)outcome.blocks_stored, (unsigned long long)outcome.strikes,
+      long(std::time(nullptr) - started));
   if (outcome.verdict == Verdict::passed) {
     // A run that moves nothing proves nothing.
     if (outcome.blocks_stored == 0 && operations >= 100) {
@@ -162,7 +183,8 @@ void run_long(const Flags& flags, Tally& tally) {
       config.seed++;
       config.faults = s % 2 != 0 ? Faults::transient : Faults::none;
       const bool many = (s + std::uint64_t(combination)) % 3 == 0;
-      run_once(config, many ? 600 : 2000, many ? 2 + std::size_t(combination) % 5 : 1, false, flags.shrink_s, tally);
+      run_once(config, many ? 600 : 2000, many ? 2 + std::size_t(combination) % 5 : 1, false, flags.shrink_s,
+               tally);
       if (tally.failed > 3) return;
     }
   }

@@ -32,7 +32,8 @@ struct Shadowed {
   std::vector<bool> undefined;  // by 8 bytes; empty when all is defined
 };
 
-void write_pattern(std::uint8_t* to, std::uint64_t offset, std::uint64_t length, std::uint64_t object, std::uint64_t value) {
+void write_pattern(std::uint8_t* to, std::uint64_t offset, std::uint64_t length, std::uint64_t object,
+                   std::uint64_t value) {
   for (std::uint64_t i = 0; i < length;) {
     const std::uint64_t word = word_at(object, (offset + i) / 8, value), skip = (offset + i) % 8;
     const std::uint64_t n = std::min(8 - skip, length - i);
@@ -91,10 +92,12 @@ class Runner {
     std::memcpy(&should, s.bytes.data() + word, std::min<std::uint64_t>(8, s.bytes.size() - word));
     report_.failed_at = report_.at[thread_];
     std::snprintf(report_.text, sizeof report_.text,
-                  "thread %zu object %zu of %zu bytes at granule %u: byte %llu is %02x, should be %02x (word: first read again "
+                  "thread %zu object %zu of %zu bytes at granule %u: byte %llu is %02x, should be %02x "
+                  "(word: first read again "
                   "as %016llx, should be %016llx); %llu wrong bytes from there on",
-                  thread_, object, s.bytes.size(), rig_.arena().granule_at(s.object), (unsigned long long)at, seen, s.bytes[at],
-                  (unsigned long long)now, (unsigned long long)should, (unsigned long long)many);
+                  thread_, object, s.bytes.size(), rig_.arena().granule_at(s.object), (unsigned long long)at,
+                  seen, s.bytes[at], (unsigned long long)now, (unsigned long long)should,
+                  (unsigned long long)many);
     _exit(kWrongBytes);
   }
 
@@ -125,7 +128,8 @@ class Runner {
       case Action::limit: return rig_.pager().set_object_limit(o.length);
       case Action::pause: usleep(useconds_t(o.length)); return;
       case Action::read_shared:
-        if (o.object < shared_.size()) compare(shared_[o.object], 1000 + o.object, 0, shared_[o.object].bytes.size());
+        if (o.object < shared_.size())
+          compare(shared_[o.object], 1000 + o.object, 0, shared_[o.object].bytes.size());
         return;
       case Action::spoil: return spoil(o);
       default: break;
@@ -145,8 +149,10 @@ class Runner {
         break;
       case Action::resize: resize(s, o.length); break;
       case Action::read:
-        if (o.value % 3 == 0) read_backward(s, o.object, offset, length);
-        else compare(s, o.object, offset, length);
+        if (o.value % 3 == 0)
+          read_backward(s, o.object, offset, length);
+        else
+          compare(s, o.object, offset, length);
         break;
       case Action::write: write(s, o, offset, length); break;
       case Action::poke: poke(s, o); break;
@@ -160,7 +166,8 @@ class Runner {
     void* p = rig_.heap().allocate(bytes, 64, zero ? Fill::zero : Fill::undefined);
     if (p == nullptr) {
       if (report_.claimed.exchange(1) != 0) pause_for_ever();
-      std::snprintf(report_.text, sizeof report_.text, "%llu bytes could not be allocated", (unsigned long long)bytes);
+      std::snprintf(report_.text, sizeof report_.text, "%llu bytes could not be allocated",
+                    (unsigned long long)bytes);
       report_.failed_at = report_.at[thread_];
       _exit(kWrongBytes);
     }
@@ -228,7 +235,8 @@ class Runner {
     if (pipe_[0] < 0 && pipe2(pipe_, O_CLOEXEC) != 0) return;
     std::vector<std::uint8_t> seen(length);
     for (std::uint64_t done = 0; done < length;) {
-      const ssize_t out = ::write(pipe_[1], s.object + offset + done, std::min<std::uint64_t>(length - done, 32 * kKiB));
+      const ssize_t out =
+          ::write(pipe_[1], s.object + offset + done, std::min<std::uint64_t>(length - done, 32 * kKiB));
       if (out <= 0) return kernel_refused(o, out);
       for (ssize_t in = 0; in < out;) {
         const ssize_t n = ::read(pipe_[0], seen.data() + done + std::uint64_t(in), std::size_t(out - in));
@@ -244,10 +252,12 @@ class Runner {
     define(s, offset, length);
     write_pattern(s.bytes.data() + offset, offset, length, o.object, o.value);
     for (std::uint64_t done = 0; done < length;) {
-      const ssize_t out = ::write(pipe_[1], s.bytes.data() + offset + done, std::min<std::uint64_t>(length - done, 32 * kKiB));
+      const ssize_t out = ::write(pipe_[1], s.bytes.data() + offset + done,
+                                  std::min<std::uint64_t>(length - done, 32 * kKiB));
       if (out <= 0) return kernel_refused(o, out);
       for (ssize_t in = 0; in < out;) {
-        const ssize_t n = ::read(pipe_[0], s.object + offset + done + std::uint64_t(in), std::size_t(out - in));
+        const ssize_t n =
+            ::read(pipe_[0], s.object + offset + done + std::uint64_t(in), std::size_t(out - in));
         if (n <= 0) return kernel_refused(o, n);
         in += n;
       }
@@ -258,7 +268,8 @@ class Runner {
   void kernel_refused(const Operation& o, ssize_t result) {
     const int error = errno;
     if (report_.claimed.exchange(1) != 0) pause_for_ever();
-    std::snprintf(report_.text, sizeof report_.text, "a system call on object %u gave %zd errno=%d", o.object, result, error);
+    std::snprintf(report_.text, sizeof report_.text, "a system call on object %u gave %zd errno=%d", o.object,
+                  result, error);
     report_.failed_at = report_.at[thread_];
     _exit(kWrongBytes);
   }
@@ -300,7 +311,8 @@ std::vector<io::FaultRule> fault_rules(const RunConfig& config) {
     case Faults::never: return {{.kind = K::never, .on = io::FaultOn::reads, .skip = 3, .times = 1}};
     case Faults::transient: break;
   }
-  // Errors one at a time and far from each other: the third failure of one block in a row is the job's end, by design.
+  // Errors one at a time and far from each other: the third failure of one block in a row is the job's end,
+  // by design.
   std::vector<io::FaultRule> rules;
   std::uint32_t skip = 2 + std::uint32_t(random.below(20));
   for (const K kind : {K::eio, K::bit_flip, K::no_space, K::misdirected, K::eio, K::bit_flip, K::zero}) {
@@ -372,7 +384,8 @@ std::string to_text(const RunConfig& c) {
   const char* const faults[] = {"none", "transient", "stale", "never"};
   char text[200];
   std::snprintf(text, sizeof text, "device=%s policy=%s force=%d faults=%s seed=%llu", devices[int(c.device)],
-                c.lru ? "lru" : "stream", int(c.force_eviction), faults[int(c.faults)], (unsigned long long)c.seed);
+                c.lru ? "lru" : "stream", int(c.force_eviction), faults[int(c.faults)],
+                (unsigned long long)c.seed);
   return text;
 }
 
@@ -382,7 +395,8 @@ const char* to_text(Verdict verdict) {
 }
 
 Outcome attempt(const RunConfig& config, const std::vector<History>& histories) {
-  auto* report = static_cast<Report*>(mmap(nullptr, sizeof(Report), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  auto* report = static_cast<Report*>(
+      mmap(nullptr, sizeof(Report), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
   const int lines = memfd_create("model_lines", MFD_CLOEXEC);
   std::fflush(stdout);
   const pid_t child = fork();

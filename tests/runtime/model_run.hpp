@@ -1,8 +1,8 @@
 // Runs histories against a real heap and pager and compares every byte that is defined with a shadow copy.
 //
-// The shadow copy lies in ordinary memory outside of the arena: Terrace neither moves nor knows it. attempt() runs in a
-// child process with a time limit, because a failure may be a hang, an abort or the end of the job by the pager's line.
-// Threads: one attempt at a time, from a process with one thread.
+// The shadow copy lies in ordinary memory outside of the arena: Terrace neither moves nor knows it. attempt()
+// runs in a child process with a time limit, because a failure may be a hang, an abort or the end of the job
+// by the pager's line. Threads: one attempt at a time, from a process with one thread.
 #pragma once
 
 #include <string>
@@ -34,17 +34,17 @@ std::string to_text(const RunConfig& config);
 
 enum class Verdict : std::uint8_t {
   passed,
-  skipped,      // the machine lacks something
+  skipped,  // the machine lacks something
   wrong_bytes,
-  ended,        // the pager ended the job, or a check failed
+  ended,  // the pager ended the job, or a check failed
   hung,
 };
 const char* to_text(Verdict verdict);
 
 struct Outcome {
   Verdict verdict = Verdict::passed;
-  std::string text;          // what was seen
-  std::size_t at = 0;        // index of the operation that the (first failing) thread was in
+  std::string text;    // what was seen
+  std::size_t at = 0;  // index of the operation that the (first failing) thread was in
   std::uint64_t bytes_in = 0, bytes_out = 0, blocks_stored = 0, strikes = 0;
 };
 

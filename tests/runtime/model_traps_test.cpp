@@ -1,6 +1,6 @@
-// The traps of the data plane that apply to one process: what the program, the kernel on its behalf, or chance may do to
-// a block at the worst moment. Each case compares bytes, runs in a child with a time limit, and under forced eviction
-// where that makes the moment likely.
+// The traps of the data plane that apply to one process: what the program, the kernel on its behalf, or
+// chance may do to a block at the worst moment. Each case compares bytes, runs in a child with a time limit,
+// and under forced eviction where that makes the moment likely.
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <linux/io_uring.h>
@@ -53,7 +53,8 @@ bool right(const void* p, std::uint64_t bytes, std::uint64_t object, std::uint64
   return find_wrong_word(p, bytes, object, version) == ~0ull;
 }
 
-// Waits until nothing of the object is in the program's memory, or `ms` have passed. True when it is all away.
+// Waits until nothing of the object is in the program's memory, or `ms` have passed. True when it is all
+// away.
 bool wait_until_away(const void* p, std::uint64_t bytes, int ms = 3000) {
   std::vector<unsigned char> pages(bytes / kPageBytes);
   for (int i = 0; i < ms; ++i) {
@@ -64,7 +65,9 @@ bool wait_until_away(const void* p, std::uint64_t bytes, int ms = 3000) {
   return false;
 }
 
-int unnamed_file(int flags) { return open(Rig::store_directory().c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC | flags, 0600); }
+int unnamed_file(int flags) {
+  return open(Rig::store_directory().c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC | flags, 0600);
+}
 
 RigOptions forced(std::uint64_t seed) {
   return {.device = DeviceKind::uring, .limit_bytes = 32 * kMiB, .force_eviction = true, .seed = seed};
@@ -97,7 +100,8 @@ TEST_CASE("traps: direct I/O of the program from and into objects that are being
   });
 }
 
-TEST_CASE("traps: buffers that the program registered with io_uring stay, counted, and move again afterwards") {
+TEST_CASE(
+    "traps: buffers that the program registered with io_uring stay, counted, and move again afterwards") {
   expect_right(60, [](Note& note) {
     io_uring_params params{};
     const int ring = int(syscall(SYS_io_uring_setup, 4, &params));
@@ -112,7 +116,8 @@ TEST_CASE("traps: buffers that the program registered with io_uring stay, counte
     const auto& unmovable = rig.job().fallbacks[std::size_t(Fallback::unmovable_block)];
     for (int i = 0; i < 2000 && unmovable == 0; ++i) usleep(1000);
     if (unmovable == 0) return note.say(3, "a pinned block was not counted");
-    // The kernel writes through its own reference to the pages: what it puts there must be what the program sees.
+    // The kernel writes through its own reference to the pages: what it puts there must be what the program
+    // sees.
     std::vector<unsigned char> pages(kBytes / kPageBytes);
     mincore(pinned, kBytes, pages.data());
     if (std::any_of(pages.begin(), pages.end(), [](unsigned char c) { return (c & 1) == 0; }))
@@ -121,7 +126,8 @@ TEST_CASE("traps: buffers that the program registered with io_uring stay, counte
     fill_words(pinned, kBytes, 1, 7);
     syscall(SYS_io_uring_register, ring, IORING_UNREGISTER_BUFFERS, nullptr, 0);
     close(ring);
-    if (!wait_until_away(pinned, kBytes, 10'000)) return note.say(6, "it never leaves after the pin has gone");
+    if (!wait_until_away(pinned, kBytes, 10'000))
+      return note.say(6, "it never leaves after the pin has gone");
     return right(pinned, kBytes, 1, 7) ? 0 : note.say(7, "wrong bytes after the pin");
   });
 }
@@ -134,7 +140,8 @@ TEST_CASE("traps: an object of which a part is made read-only keeps its bytes, a
     // Some are stored, some mapped, when their protection changes: a part, or all.
     for (std::size_t i = 0; i < objects.size(); ++i) {
       const bool part = i % 2 == 0;
-      if (mprotect(objects[i] + (part ? 512 * kKiB : 0), part ? 1 * kMiB : kBytes, PROT_READ) != 0) return note.say(2, "mprotect");
+      if (mprotect(objects[i] + (part ? 512 * kKiB : 0), part ? 1 * kMiB : kBytes, PROT_READ) != 0)
+        return note.say(2, "mprotect");
     }
     for (int pass = 0; pass < 3; ++pass)
       for (std::size_t i = 0; i < objects.size(); ++i)
@@ -158,7 +165,8 @@ TEST_CASE("traps: system calls on evicted buffers give what they give on any mem
     std::byte* b = make(rig, kBytes, 2);
     const int file = unnamed_file(0);
     int sockets[2];
-    if (file < 0 || socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) != 0) return note.say(kNotHere, "no file or socket");
+    if (file < 0 || socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) != 0)
+      return note.say(kNotHere, "no file or socket");
     const auto away = [&] { return wait_until_away(a, kBytes) && wait_until_away(b, kBytes); };
     for (std::uint64_t round = 0; round < 6; ++round) {
       fill_words(a, kBytes, 1, round);
@@ -210,11 +218,13 @@ TEST_CASE("traps: system calls on evicted buffers give what they give on any mem
       if (right(b + 4000, 192, 1, round)) return note.say(13, "getrandom wrote nothing");
       if (!away()) return note.say(2, "the objects do not leave");
       const iovec local{b, kBytes}, remote{a, kBytes};
-      if (process_vm_readv(getpid(), &local, 1, &remote, 1, 0) != ssize_t(kBytes)) return note.say(14, "process_vm_readv errno %d", errno);
+      if (process_vm_readv(getpid(), &local, 1, &remote, 1, 0) != ssize_t(kBytes))
+        return note.say(14, "process_vm_readv errno %d", errno);
       if (!right(b, kBytes, 1, round)) return note.say(15, "process_vm_readv brought wrong bytes");
       if (!away()) return note.say(2, "the objects do not leave");
       if (fstat(file, reinterpret_cast<struct stat*>(b)) != 0) return note.say(16, "fstat errno %d", errno);
-      if (reinterpret_cast<struct stat*>(b)->st_size != off_t(kBytes)) return note.say(17, "fstat gave a wrong size");
+      if (reinterpret_cast<struct stat*>(b)->st_size != off_t(kBytes))
+        return note.say(17, "fstat gave a wrong size");
     }
     return 0;
   });
@@ -343,7 +353,10 @@ TEST_CASE("traps: four writers on one page that is evicted all the time never st
     for (auto& thread : threads) thread.join();
     for (int t = 0; t < 4; ++t)
       if (words[t] != counts[t]) return note.say(1, "a count was lost");
-    if (rig.counters().blocks_stored < 2) return note.say(3, "the page was not evicted");
+    // Taken away and wanted back at once: mostly it is rescued before it is written.
+    if (rig.counters().faults_rescued + rig.counters().faults_demand < 100)
+      return note.say(3, "the page was taken away %llu times only",
+                      (unsigned long long)(rig.counters().faults_rescued + rig.counters().faults_demand));
     return 0;
   });
 }
@@ -367,7 +380,8 @@ TEST_CASE("traps: evicted objects are freed from 8 threads while others fault") 
           objects.emplace_back(p, bytes);
           if (version % 3 == 0) {
             const std::size_t k = random.below(objects.size());
-            if (objects[k].first != nullptr && !right(objects[k].first, objects[k].second, t * 1000 + k)) ++wrong;
+            if (objects[k].first != nullptr && !right(objects[k].first, objects[k].second, t * 1000 + k))
+              ++wrong;
           }
           // Most are freed while they are stored, or on their way.
           const std::size_t k = random.below(objects.size());
@@ -413,7 +427,8 @@ TEST_CASE("traps: a loop of madvise beside faults gives zeros where it dropped, 
           Random random(std::uint64_t(d) + 5);
           while (!stop) {
             const std::uint64_t at = round_down(random.below(kOwn), kPageBytes);
-            const std::uint64_t bytes = std::min(kOwn - at, kPageBytes * (1 + random.below(random.chance(4) ? 600 : 8)));
+            const std::uint64_t bytes =
+                std::min(kOwn - at, kPageBytes * (1 + random.below(random.chance(4) ? 600 : 8)));
             if (random.chance(2)) std::memset(own + at, 0x3c, bytes);
             if (madvise(own + at, bytes, MADV_DONTNEED) != 0) ++wrong;
             ++drops;
@@ -445,7 +460,8 @@ TEST_CASE("traps: a loop of madvise beside faults gives zeros where it dropped, 
       if (wrong != 0) return note.say(1, "%d wrong", wrong.load());
       if (worst > 2000) return note.say(2, "a fault waited for %llu ms", (unsigned long long)worst);
       if (drops < 100 || touched < 40)
-        return note.say(3, "%llu drops, %llu touches", (unsigned long long)drops, (unsigned long long)touched);
+        return note.say(3, "%llu drops, %llu touches", (unsigned long long)drops,
+                        (unsigned long long)touched);
       return note.say(0, "%llu drops, %llu touches", (unsigned long long)drops, (unsigned long long)touched);
     });
   }
@@ -458,12 +474,14 @@ TEST_CASE("traps: thousands of small ranges dropped of stored objects are zero, 
     for (std::uint64_t i = 0; i < 16; ++i) objects.push_back(make(rig, kBytes, i));
     for (std::size_t i = 0; i < objects.size(); ++i)
       for (std::uint64_t at = 0; at < kBytes; at += 2 * kPageBytes)
-        if (madvise(objects[i] + at, kPageBytes, MADV_DONTNEED) != 0) return note.say(2, "madvise errno %d", errno);
+        if (madvise(objects[i] + at, kPageBytes, MADV_DONTNEED) != 0)
+          return note.say(2, "madvise errno %d", errno);
     for (std::size_t i = 0; i < objects.size(); ++i) {
       const auto* words = reinterpret_cast<const std::uint64_t*>(objects[i]);
       for (std::uint64_t w = 0; w < kBytes / 8; ++w) {
         const bool dropped = w * 8 / kPageBytes % 2 == 0;
-        if (words[w] != (dropped ? 0 : word_at(i, w, 0))) return note.say(1, "object %zu word %llu", i, (unsigned long long)w);
+        if (words[w] != (dropped ? 0 : word_at(i, w, 0)))
+          return note.say(1, "object %zu word %llu", i, (unsigned long long)w);
       }
     }
     return 0;

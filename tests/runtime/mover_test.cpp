@@ -52,7 +52,8 @@ class Ranges {
 
  private:
   std::byte* map() {
-    void* p = mmap(nullptr, bytes_ + kChunkBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* p = mmap(nullptr, bytes_ + kChunkBytes, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     REQUIRE(p != MAP_FAILED);
     auto* aligned = reinterpret_cast<std::byte*>(round_up(std::uint64_t(p), kChunkBytes));
     madvise(aligned, bytes_, MADV_HUGEPAGE);
@@ -91,7 +92,8 @@ TEST_CASE("mover: pages change places, holes stay holes, and contents go with th
     const std::uint32_t chunk = std::uint32_t(random.below(kChunks));
     const std::uint32_t first = random.chance(4) ? 0 : std::uint32_t(random.below(kGranulesPerChunk));
     const std::uint32_t most = kGranulesPerChunk - first;
-    const std::uint32_t count = first == 0 && random.chance(2) ? kGranulesPerChunk : 1 + std::uint32_t(random.below(most));
+    const std::uint32_t count =
+        first == 0 && random.chance(2) ? kGranulesPerChunk : 1 + std::uint32_t(random.below(most));
     const std::uint32_t g = chunk * kGranulesPerChunk + first;
     const std::uint64_t bytes = count * kGranuleBytes;
     const auto all = [&](const std::vector<int>& where, bool hole) {
@@ -188,7 +190,8 @@ TEST_CASE("mover: a copy serves a range of several mappings, some of them read-o
   Ranges ranges(1);
   if (!ranges.usable()) return;
   REQUIRE(mprotect(ranges.home(30), 10 * kGranuleBytes, PROT_READ) == 0);
-  for (std::uint32_t g = 0; g < kGranulesPerChunk; ++g) fill(ranges.shadow(g), kGranuleBytes, std::uint8_t(g + 1));
+  for (std::uint32_t g = 0; g < kGranulesPerChunk; ++g)
+    fill(ranges.shadow(g), kGranuleBytes, std::uint8_t(g + 1));
   const MoveOutcome outcome = ranges.mover().move_home(ranges.home(0), ranges.shadow(0), kChunkBytes);
   CHECK(outcome.errno_value == EINVAL);
   CHECK(outcome.moved_bytes == 0);
@@ -217,8 +220,10 @@ TEST_CASE("mover: pages that the program has pinned stay, and what moved before 
   const MoveOutcome out = ranges.mover().move(ranges.shadow(0), ranges.home(0), kChunkBytes);
   CHECK(out.errno_value == EBUSY);
   CHECK(out.moved_bytes <= 60 * kGranuleBytes);
-  REQUIRE(ranges.mover().move_home(ranges.home(0), ranges.shadow(0), out.moved_bytes).moved_bytes == out.moved_bytes);
-  for (std::uint32_t g = 0; g < kGranulesPerChunk; ++g) REQUIRE(holds(ranges.home(g), kGranuleBytes, std::uint8_t(g)));
+  REQUIRE(ranges.mover().move_home(ranges.home(0), ranges.shadow(0), out.moved_bytes).moved_bytes ==
+          out.moved_bytes);
+  for (std::uint32_t g = 0; g < kGranulesPerChunk; ++g)
+    REQUIRE(holds(ranges.home(g), kGranuleBytes, std::uint8_t(g)));
   REQUIRE(syscall(SYS_io_uring_register, ring, IORING_UNREGISTER_BUFFERS, nullptr, 0) == 0);
   close(ring);
   MoveOutcome later{};

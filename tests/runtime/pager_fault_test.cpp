@@ -1,5 +1,5 @@
-// Every fault of a device against the real pager: what must be survived is, with right bytes; what cannot be served ends
-// in one clear line within the time limit, never in a zero page and never in a hang.
+// Every fault of a device against the real pager: what must be survived is, with right bytes; what cannot be
+// served ends in one clear line within the time limit, never in a zero page and never in a hang.
 #include <doctest/doctest.h>
 #include <signal.h>
 
@@ -73,7 +73,8 @@ int cycle_under_faults(Note& note, DeviceKind device, const std::vector<FaultRul
     program.detach();
     if (wrong != 0) return note.say(kWrongBytes, "wrong bytes, and: %s", rig->job().message);
     if (done) return note.say(kWentOn, "the program went to its end beside: %s", rig->job().message);
-    if (progress > before + kLimitBytes / kBytes) return note.say(kWentOn, "it went on: %s", rig->job().message);
+    if (progress > before + kLimitBytes / kBytes)
+      return note.say(kWentOn, "it went on: %s", rig->job().message);
     if (rig->job().message_ready != 1) return note.say(kHung, "a fatal end without its line");
     return note.say(kFatal, "%s", rig->job().message);
   }
@@ -97,7 +98,9 @@ struct Case {
   const char* error;
 };
 
-const char* name_of(DeviceKind kind) { return kind == DeviceKind::memory ? "memory" : kind == DeviceKind::uring ? "uring" : "sync"; }
+const char* name_of(DeviceKind kind) {
+  return kind == DeviceKind::memory ? "memory" : kind == DeviceKind::uring ? "uring" : "sync";
+}
 
 void check_cases(std::initializer_list<Case> cases) {
   for (const DeviceKind device : {DeviceKind::memory, DeviceKind::uring, DeviceKind::sync}) {
@@ -133,24 +136,45 @@ void check_cases(std::initializer_list<Case> cases) {
 
 TEST_CASE("pager: a device that fails for a moment is survived with right bytes") {
   check_cases({
-      {"EIO on two reads", {.kind = FaultKind::eio, .on = FaultOn::reads, .skip = 5, .times = 2}, nullptr, nullptr},
-      {"EIO on two writes", {.kind = FaultKind::eio, .on = FaultOn::writes, .skip = 3, .times = 2}, nullptr, nullptr},
+      {"EIO on two reads",
+       {.kind = FaultKind::eio, .on = FaultOn::reads, .skip = 5, .times = 2},
+       nullptr,
+       nullptr},
+      {"EIO on two writes",
+       {.kind = FaultKind::eio, .on = FaultOn::writes, .skip = 3, .times = 2},
+       nullptr,
+       nullptr},
       {"ENOSPC on two writes", {.kind = FaultKind::no_space, .skip = 3, .times = 2}, nullptr, nullptr},
       {"a bit flips in two reads", {.kind = FaultKind::bit_flip, .skip = 9, .times = 2}, nullptr, nullptr},
-      {"two reads bring another place", {.kind = FaultKind::misdirected, .skip = 9, .times = 2}, nullptr, nullptr},
+      {"two reads bring another place",
+       {.kind = FaultKind::misdirected, .skip = 9, .times = 2},
+       nullptr,
+       nullptr},
       {"two transfers give 0 bytes", {.kind = FaultKind::zero, .skip = 9, .times = 2}, nullptr, nullptr},
-      {"every second transfer comes late", {.kind = FaultKind::delay, .one_in = 2, .polls = 50}, nullptr, nullptr},
+      {"every second transfer comes late",
+       {.kind = FaultKind::delay, .one_in = 2, .polls = 50},
+       nullptr,
+       nullptr},
       {"every second attempt is short", {.kind = FaultKind::short_transfer, .one_in = 2}, nullptr, nullptr},
       {"every second attempt gives EINTR", {.kind = FaultKind::interrupted, .one_in = 2}, nullptr, nullptr},
       {"every second attempt gives EAGAIN", {.kind = FaultKind::again, .one_in = 2}, nullptr, nullptr},
-      {"every second attempt is short, then EAGAIN", {.kind = FaultKind::partial_again, .one_in = 2}, nullptr, nullptr},
+      {"every second attempt is short, then EAGAIN",
+       {.kind = FaultKind::partial_again, .one_in = 2},
+       nullptr,
+       nullptr},
   });
 }
 
 TEST_CASE("pager: a block that cannot be read ends the job with its name, never as zeros") {
   check_cases({
-      {"EIO on reads", {.kind = FaultKind::eio, .on = FaultOn::reads, .skip = 5}, "a stored block cannot be read", "EIO (5)"},
-      {"0 bytes on reads", {.kind = FaultKind::zero, .on = FaultOn::reads, .skip = 5}, "a stored block cannot be read", "EIO (5)"},
+      {"EIO on reads",
+       {.kind = FaultKind::eio, .on = FaultOn::reads, .skip = 5},
+       "a stored block cannot be read",
+       "EIO (5)"},
+      {"0 bytes on reads",
+       {.kind = FaultKind::zero, .on = FaultOn::reads, .skip = 5},
+       "a stored block cannot be read",
+       "EIO (5)"},
       {"bits flip in all reads", {.kind = FaultKind::bit_flip, .skip = 5}, "checksum", "EBADMSG"},
       {"all reads bring another place", {.kind = FaultKind::misdirected, .skip = 5}, "checksum", "EBADMSG"},
       {"a write is lost", {.kind = FaultKind::stale, .skip = 5, .times = 1}, "checksum", "EBADMSG"},
@@ -161,7 +185,10 @@ TEST_CASE("pager: a block that cannot be read ends the job with its name, never 
 TEST_CASE("pager: a device that never answers ends the job within the time limit") {
   check_cases({
       {"a read", {.kind = FaultKind::never, .on = FaultOn::reads, .skip = 5}, "does not answer", "ETIMEDOUT"},
-      {"a write", {.kind = FaultKind::never, .on = FaultOn::writes, .skip = 5}, "does not answer", "ETIMEDOUT"},
+      {"a write",
+       {.kind = FaultKind::never, .on = FaultOn::writes, .skip = 5},
+       "does not answer",
+       "ETIMEDOUT"},
   });
 }
 
@@ -186,12 +213,23 @@ TEST_CASE("pager: time in which the whole process was stopped does not count for
   CHECK(result.code == kSurvived);
 }
 
-TEST_CASE("pager: a store that takes no more blocks ends the job with one line, and blocks that could not go stay whole") {
+TEST_CASE(
+    "pager: a store that takes no more blocks ends the job with one line, and blocks that could not go stay "
+    "whole") {
   check_cases({
-      {"EIO on writes", {.kind = FaultKind::eio, .on = FaultOn::writes, .skip = 4}, "takes no more blocks", "EIO (5)"},
+      {"EIO on writes",
+       {.kind = FaultKind::eio, .on = FaultOn::writes, .skip = 4},
+       "takes no more blocks",
+       "EIO (5)"},
       {"ENOSPC on writes", {.kind = FaultKind::no_space, .skip = 4}, "takes no more blocks", "ENOSPC (28)"},
-      {"EIO on writes for some blocks", {.kind = FaultKind::eio, .on = FaultOn::writes, .skip = 4, .times = 30}, nullptr, nullptr},
-      {"ENOSPC on writes for some blocks", {.kind = FaultKind::no_space, .skip = 4, .times = 30}, nullptr, nullptr},
+      {"EIO on writes for some blocks",
+       {.kind = FaultKind::eio, .on = FaultOn::writes, .skip = 4, .times = 30},
+       nullptr,
+       nullptr},
+      {"ENOSPC on writes for some blocks",
+       {.kind = FaultKind::no_space, .skip = 4, .times = 30},
+       nullptr,
+       nullptr},
   });
 }
 

@@ -17,7 +17,8 @@ class Pool {
  public:
   explicit Pool(std::uint32_t chunks) : chunks_(chunks), tables_(ShadowPool::table_bytes(chunks)) {
     mapping_bytes_ = (chunks + 1) * kChunkBytes;
-    mapping_ = mmap(nullptr, mapping_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    mapping_ = mmap(nullptr, mapping_bytes_, PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     base_ = reinterpret_cast<std::byte*>(round_up(std::uint64_t(mapping_), kChunkBytes));
     pool_.init(base_, chunks, tables_.data());
   }
@@ -68,7 +69,8 @@ TEST_CASE("shadow_pool: random use agrees with a table of granules") {
       const std::uint64_t pick = random.below(10);
       if (pick < 5) {
         const bool frames = random.chance(2);
-        const std::uint32_t count = random.chance(3) ? kGranulesPerChunk : 1 + std::uint32_t(random.below(128));
+        const std::uint32_t count =
+            random.chance(3) ? kGranulesPerChunk : 1 + std::uint32_t(random.below(128));
         const Slot slot = frames ? pool->take_frame(count) : pool->take_hole(count);
         if (!slot.valid()) {
           REQUIRE_FALSE(whole_chunk(frames));  // a whole free chunk serves any request
@@ -77,7 +79,8 @@ TEST_CASE("shadow_pool: random use agrees with a table of granules") {
         REQUIRE(slot.count == count);
         REQUIRE(slot.first + slot.count <= kGranulesPerChunk);
         REQUIRE(slot.chunk < kChunks);
-        REQUIRE(pool->address_of(slot) == pool.base() + slot.chunk * kChunkBytes + slot.first * kGranuleBytes);
+        REQUIRE(pool->address_of(slot) ==
+                pool.base() + slot.chunk * kChunkBytes + slot.first * kGranuleBytes);
         bool zero = true;
         for (std::uint32_t i = 0; i < count; ++i) {
           REQUIRE_FALSE(at(slot, i).used);

@@ -1,5 +1,5 @@
-// Prints policy x pattern: loads relative to Belady's optimum with the mapped budget (B) and with all frames (+),
-// waits and wasted reads as shares of the loads.
+// Prints policy x pattern: loads relative to Belady's optimum with the mapped budget (B) and with all frames
+// (+), waits and wasted reads as shares of the loads.
 #include <chrono>
 #include <cstdio>
 

@@ -1,5 +1,5 @@
-/* Locks its memory, present and future, as real-time programs do, and then asks for large blocks: what is resident must
-   follow what was asked for, not what was reserved. 77: locking is not allowed. */
+/* Locks its memory, present and future, as real-time programs do, and then asks for large blocks: what is
+   resident must follow what was asked for, not what was reserved. 77: locking is not allowed. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
