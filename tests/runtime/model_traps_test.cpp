@@ -95,7 +95,9 @@ TEST_CASE("traps: direct I/O of the program from and into objects that are being
       });
     }
     for (auto& thread : threads) thread.join();
-    if (rig.counters().blocks_stored == 0) return note.say(2, "nothing was evicted");
+    // What is wanted back at once is rescued before it is written.
+    if (rig.counters().faults_rescued + rig.counters().blocks_stored == 0)
+      return note.say(2, "nothing was evicted");
     return wrong == 0 ? 0 : note.say(1, "%d wrong transfers", wrong.load());
   });
 }
