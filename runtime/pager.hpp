@@ -231,7 +231,7 @@ class Pager {
   Chunk dead_cursor_ = 0;
   std::uint32_t write_failures_ = 0;  // in a row
   std::uint64_t work_done_ = 0;
-  bool demand_reading_ = false;  // a block that the program waits for is being read
+  bool demand_reading_ = false;  // a block that the program waits for is being read, out of any order
   bool fatal_ = false;
   bool owner_gone_ = false;
 };
