@@ -31,10 +31,19 @@ std::uint64_t now_ms() {
   return std::uint64_t(t.tv_sec) * 1000 + std::uint64_t(t.tv_nsec) / 1'000'000;
 }
 
+// How long a thread may stand still: 2 s, in proportion more where others keep the machine busy.
+std::uint64_t most_stall_ms() {
+  double load = 1;
+  if (getloadavg(&load, 1) != 1) load = 1;
+  const double cores = std::max(1.0, double(std::thread::hardware_concurrency()));
+  return std::uint64_t(2000 * std::max(1.0, load / cores / 2));
+}
+
 template <typename Body>
 void expect_right(int timeout_s, Body body) {
   const ChildResult result = in_child(timeout_s, body);
   INFO(result.text);
+  if (std::getenv("TERRACE_TEST_VERBOSE") != nullptr) MESSAGE(result.text);
   CHECK(result.in_time);
   if (result.in_time && result.code == kNotHere) {
     MESSAGE("skipped: " << result.text);
@@ -131,6 +140,32 @@ TEST_CASE(
     if (!wait_until_away(pinned, kBytes, 10'000))
       return note.say(6, "it never leaves after the pin has gone");
     return right(pinned, kBytes, 1, 7) ? 0 : note.say(7, "wrong bytes after the pin");
+  });
+}
+
+TEST_CASE("traps: a pinned piece of a huge page neither holds up the pager nor moves") {
+  expect_right(60, [](Note& note) {
+    io_uring_params params{};
+    const int ring = int(syscall(SYS_io_uring_setup, 4, &params));
+    if (ring < 0) return note.say(kNotHere, "no io_uring, errno %d", errno);
+    Rig rig({.device = DeviceKind::uring, .limit_bytes = 16 * kMiB, .start = false});
+    // Eight neighbours in one huge page of the program, the third of them pinned for good.
+    constexpr std::uint64_t kPiece = 256 * kKiB;
+    std::byte* pieces[8];
+    for (std::uint64_t i = 0; i < 8; ++i) pieces[i] = make(rig, kPiece, i);
+    rig.start_pager();
+    const iovec range{pieces[2], kPiece};
+    if (syscall(SYS_io_uring_register, ring, IORING_REGISTER_BUFFERS, &range, 1) != 0)
+      return note.say(kNotHere, "a buffer cannot be registered (memlock?), errno %d", errno);
+    std::vector<std::byte*> objects;
+    for (std::uint64_t i = 0; i < 24; ++i) objects.push_back(make(rig, kBytes, 100 + i));
+    for (int pass = 0; pass < 3; ++pass) {
+      for (std::uint64_t i = 0; i < objects.size(); ++i)
+        if (!right(objects[i], kBytes, 100 + i)) return note.say(1, "object %llu", (unsigned long long)i);
+    }
+    for (std::uint64_t i = 0; i < 8; ++i)
+      if (!right(pieces[i], kPiece, i)) return note.say(1, "piece %llu", (unsigned long long)i);
+    return 0;
   });
 }
 
@@ -348,7 +383,8 @@ TEST_CASE("traps: four writers on one page that is evicted all the time never st
         if (counts[t] != last[t]) moved_at[t] = now_ms(), last[t] = counts[t];
         worst = std::max(worst, now_ms() - moved_at[t]);
       }
-      if (worst > 2000) return note.say(2, "a writer stalled for %llu ms", (unsigned long long)worst);
+      if (worst > most_stall_ms())
+        return note.say(2, "a writer stalled for %llu ms", (unsigned long long)worst);
       usleep(2000);
     }
     stop = true;
@@ -460,11 +496,13 @@ TEST_CASE("traps: a loop of madvise beside faults gives zeros where it dropped, 
       for (auto& thread : threads) thread.join();
       toucher.join();
       if (wrong != 0) return note.say(1, "%d wrong", wrong.load());
-      if (worst > 2000) return note.say(2, "a fault waited for %llu ms", (unsigned long long)worst);
-      if (drops < 100 || touched < 40)
+      if (worst > most_stall_ms())
+        return note.say(2, "a fault waited for %llu ms", (unsigned long long)worst);
+      if (drops < 20 || touched < 20)
         return note.say(3, "%llu drops, %llu touches", (unsigned long long)drops,
                         (unsigned long long)touched);
-      return note.say(0, "%llu drops, %llu touches", (unsigned long long)drops, (unsigned long long)touched);
+      return note.say(0, "%llu drops, %llu touches, the longest wait %llu ms", (unsigned long long)drops,
+                      (unsigned long long)touched, (unsigned long long)worst);
     });
   }
 }

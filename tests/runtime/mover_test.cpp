@@ -16,11 +16,13 @@
 
 #include "base/types.hpp"
 #include "runtime/mover.hpp"
+#include "tests/runtime/model_child.hpp"
 #include "tests/runtime/model_history.hpp"
 
 using namespace terrace;
 using namespace terrace::runtime;
 using terrace::runtime::test::Random;
+namespace test = terrace::runtime::test;
 
 namespace {
 
@@ -236,6 +238,36 @@ TEST_CASE("mover: pages that the program has pinned stay, and what moved before 
     usleep(10'000);
   }
   CHECK(later.errno_value == 0);
+}
+
+TEST_CASE("mover: the neighbour of a pinned piece of a huge page does not hold up the mover") {
+  const test::ChildResult result = test::in_child(20, [](test::Note& note) {
+    Ranges ranges(1);
+    if (!ranges.usable()) return 77;
+    io_uring_params params{};
+    const int ring = int(syscall(SYS_io_uring_setup, 4, &params));
+    if (ring < 0) return 77;
+    for (std::uint32_t g = 0; g < kGranulesPerChunk; ++g)
+      fill(ranges.shadow(g), kGranuleBytes, std::uint8_t(g));
+    if (ranges.mover().move_home(ranges.home(0), ranges.shadow(0), kChunkBytes).errno_value != 0) return 1;
+    const iovec pinned{ranges.home(60), kGranuleBytes};
+    if (syscall(SYS_io_uring_register, ring, IORING_REGISTER_BUFFERS, &pinned, 1) != 0) return 77;
+    const MoveOutcome out = ranges.mover().move(ranges.shadow(0), ranges.home(0), 8 * kGranuleBytes);
+    note.say(0, "moved %llu bytes, errno %d", (unsigned long long)out.moved_bytes, out.errno_value);
+    if (out.errno_value != 0)
+      (void)ranges.mover().move_home(ranges.home(0), ranges.shadow(0), out.moved_bytes);
+    const std::byte* const now = out.errno_value != 0 ? ranges.home(0) : ranges.shadow(0);
+    for (std::uint32_t g = 0; g < 8; ++g)
+      if (!holds(now + g * kGranuleBytes, kGranuleBytes, std::uint8_t(g))) return 2;
+    return 0;
+  });
+  if (result.code == 77) {
+    MESSAGE("skipped: no userfaultfd or io_uring here");
+    return;
+  }
+  CHECK(result.in_time);
+  CHECK(result.code == 0);
+  MESSAGE(result.text);
 }
 
 TEST_CASE("mover: a missing page reads as zero once it is filled, and one that is there keeps its bytes") {
