@@ -20,9 +20,9 @@ struct PagerLink {
   std::atomic<std::uint32_t> active{0};
   CommandQueue queue;
 
-  // Live object bytes that have a place (budget or reserved store space). Written by the pager; the heap
-  // never lets live bytes grow beyond it: it raises `room_wanted_bytes` and waits until room or
-  // `room_refused` comes.
+  // Live object bytes that have a place in the store (all of them: a block can always be written). Written by
+  // the pager; the heap never lets live bytes grow beyond it: it raises `room_wanted_bytes` and waits until
+  // room or `room_refused` comes.
   std::atomic<std::uint64_t> room_bytes{~std::uint64_t{0}};
   std::atomic<std::uint64_t> room_wanted_bytes{0};  // written by the heap
   std::atomic<std::uint64_t> room_refused_bytes{

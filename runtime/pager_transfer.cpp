@@ -347,7 +347,7 @@ void Pager::keep_home(Transfer& transfer, int errno_value) {
 // before what has to leave for it, so that the disk works while the program computes.
 void Pager::read_ahead(std::uint64_t now) {
   if (last_touched_ == kNoBlock || ahead_exhausted_ || options_.force_eviction || yields_to_demand()) return;
-  while (ahead_size_ < kAheadMax && waiting_.size == 0) {
+  while (ahead_size_ < kAheadMax && waiting_.size == 0 && supply_granules() != 0) {
     const bool deep = ahead_granules_ >= ahead_window();
     if (deep && (policy_->map_ahead() == 0 || ahead_granules_ >= limit_granules_ / 2)) return;
     BlockId next[16];
