@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/clock.hpp"
 #include "base/linux_abi.hpp"
 #include "base/syscall.hpp"
 #include "base/types.hpp"
@@ -18,7 +19,7 @@ constexpr std::uint64_t kWanted = abi::kFeatureMove | abi::kFeatureWpUnpopulated
                                   UFFD_FEATURE_EVENT_REMOVE | UFFD_FEATURE_EVENT_UNMAP;
 constexpr std::uint64_t kTrashWanted = abi::kFeatureMove | UFFD_FEATURE_PAGEFAULT_FLAG_WP;
 // An unpin may lag behind its completion by microseconds; a page that the program pinned stays so.
-constexpr int kBusyRetries = 200;
+constexpr std::uint64_t kBusyNs = 300'000;
 
 int handshake(int descriptor, std::uint64_t features) {
   uffdio_api api{};
@@ -106,7 +107,7 @@ MoveOutcome Mover::move_home(void* home, void* frame, std::uint64_t bytes) {
 MoveOutcome Mover::move_through(int descriptor, void* destination, void* source, std::uint64_t bytes,
                                 Towards towards) {
   MoveOutcome outcome;
-  int busy = 0;
+  std::uint64_t busy_since_ns = 0;
   if (towards == Towards::program && backlog_size_ != 0) zero_dropped(destination, source, bytes);
   while (outcome.moved_bytes < bytes) {
     abi::UffdioMove m{};
@@ -129,7 +130,12 @@ MoveOutcome Mover::move_through(int descriptor, void* destination, void* source,
       }
       continue;
     }
-    if (error == EBUSY && ++busy < kBusyRetries) continue;
+    if (error == EBUSY) {
+      // By time, not by count: a try on a huge page with one pinned piece costs a failed split of it, 150 us.
+      const std::uint64_t now = monotonic_ns();
+      if (busy_since_ns == 0) busy_since_ns = now;
+      if (now - busy_since_ns < kBusyNs) continue;
+    }
     outcome.errno_value = error;
     return outcome;
   }
