@@ -184,7 +184,8 @@ bool Pager::work(std::uint64_t now) {
   if (fatal_) return false;
   demand_reading_ = false;
   for (const Transfer& transfer : transfers_)
-    demand_reading_ |= transfer.kind == TransferKind::read && books_[transfer.block].wanted && ahead_size_ == 0;
+    demand_reading_ |=
+        transfer.kind == TransferKind::read && books_[transfer.block].wanted && ahead_size_ == 0;
   device_->flush();  // what is waited for starts before anything is hashed or moved
   if (hash_slice()) ++work_done_;
   if (options_.force_eviction) force_eviction(now);
