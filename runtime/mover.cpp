@@ -20,6 +20,9 @@ constexpr std::uint64_t kWanted = abi::kFeatureMove | abi::kFeatureWpUnpopulated
 constexpr std::uint64_t kTrashWanted = abi::kFeatureMove | UFFD_FEATURE_PAGEFAULT_FLAG_WP;
 // An unpin may lag behind its completion by microseconds; a page that the program pinned stays so.
 constexpr std::uint64_t kBusyNs = 300'000;
+// On the way home the other piece of a huge page may be pinned by an I/O of ours: that ends by itself, and
+// the copy path is the last resort.
+constexpr std::uint64_t kBusyHomeNs = 2'000'000'000;
 
 int handshake(int descriptor, std::uint64_t features) {
   uffdio_api api{};
@@ -134,7 +137,10 @@ MoveOutcome Mover::move_through(int descriptor, void* destination, void* source,
       // By time, not by count: a try on a huge page with one pinned piece costs a failed split of it, 150 us.
       const std::uint64_t now = monotonic_ns();
       if (busy_since_ns == 0) busy_since_ns = now;
-      if (now - busy_since_ns < kBusyNs) continue;
+      if (now - busy_since_ns < (towards == Towards::program ? kBusyHomeNs : kBusyNs)) {
+        (void)sys(SYS_sched_yield);
+        continue;
+      }
     }
     outcome.errno_value = error;
     return outcome;
