@@ -60,13 +60,21 @@ class FullStores(rig.TestCase):
         disk = rig.mount_disk("small-disk", 64)
         if disk is None:
             self.skipTest("needs root, mkfs.ext4 and mount")
+        free = os.statvfs(disk).f_bavail
         done = self.run_job(PROGRAM, "nulls", "256", options=SMALL, store=disk)
         self.assert_right(done)
         self.assertRegex(done.out, "refused errno 12\nagain yes\n")
         self.assertGreater(done.stats["fallbacks"]["store_full"], 0)
         self.assertIn("store_full", done.err)
         self.assertEqual(os.listdir(disk), [])
-        again = self.run_job(PROGRAM, "nulls", "256", options=SMALL, store=disk)  # the space is back
+        # The space is back, once ext4 has committed that it was freed.
+        for _ in range(100):
+            os.sync()
+            if os.statvfs(disk).f_bavail >= free:
+                break
+            time.sleep(0.1)
+        self.assertGreaterEqual(os.statvfs(disk).f_bavail, free)
+        again = self.run_job(PROGRAM, "nulls", "256", options=SMALL, store=disk)
         self.assertEqual(again.out, done.out)
 
     def test_the_store_takes_no_more_than_it_may(self):
