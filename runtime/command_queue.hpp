@@ -32,6 +32,15 @@ class CommandQueue {
     tail_.store(tail + 1, std::memory_order_seq_cst);
     return true;
   }
+  // Consumer: whether any command that is still to be popped fulfils the predicate. Sees every command that
+  // was pushed before a store (seq_cst) or a write to the program's memory that the consumer has seen.
+  template <typename Predicate>
+  bool any(Predicate predicate) const {
+    const std::uint32_t tail = tail_.load(std::memory_order_seq_cst);
+    for (std::uint32_t at = head_.load(std::memory_order_relaxed); at != tail; ++at)
+      if (predicate(ring_[at % kCapacity])) return true;
+    return false;
+  }
   // False when empty.
   bool pop(Command& command) {
     const std::uint32_t head = head_.load(std::memory_order_relaxed);

@@ -125,6 +125,7 @@ class Pager {
   void take_commands();
   void born(Granule head, std::uint32_t granules, bool zeroed);
   void died(Granule head, std::uint32_t granules);
+  bool death_pending(const Block& block) const;
   void end_block(BlockId id);
   void on_fault(std::uint64_t address);
   void on_removed(std::uint64_t start, std::uint64_t end);

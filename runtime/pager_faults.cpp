@@ -79,6 +79,16 @@ void Pager::died(Granule head, std::uint32_t granules) {
   }
 }
 
+// Whether the heap has freed the block's object since commands were last taken: the memory may belong to
+// another object by now, and may hold its bytes. Asked after a block's pages were taken, or marked present:
+// what the program does to them from then on waits for us, and what it did before, it did after its command
+// was pushed.
+bool Pager::death_pending(const Block& block) const {
+  return link_->queue.any([&](const Command& command) {
+    return command.kind == Command::Kind::died && block.first - command.head < command.granules;
+  });
+}
+
 // Takes a block out of the books; its frames become dead or free, its extent is given back. With I/O in
 // flight that waits until the I/O ends.
 void Pager::end_block(BlockId id) {
@@ -170,7 +180,6 @@ bool Pager::serve(BlockId id) {
     case Residency::staged_dirty:
       if (block.list == ListName::outgoing) books_.remove(outgoing_, id);
       if (block.transfer != ~0u) end_transfer(transfers_[block.transfer]);
-      staged_out_granules_ -= block.count;
       if (!map_slot(id)) return false;
       count(counters_->faults_rescued);
       answered(id, Touch::rescued);
@@ -221,6 +230,11 @@ bool Pager::populate_run(Block& block, std::uint32_t first, std::uint32_t run) {
   if (block.zero && !shadow_.known_zero(slot)) std::memset(frame, 0, bytes);
   const GranuleMask mask = GranuleMask::range(first, run);
   books_.set_present(chunk, mask);
+  if (death_pending(block)) {
+    books_.clear_present(chunk, mask);
+    shadow_.release(slot);
+    return false;
+  }
   const MoveOutcome outcome = mover_->move_home(target, frame, bytes);
   count(counters_->moves);
   if (outcome.moved_bytes != bytes) {
@@ -238,15 +252,21 @@ bool Pager::populate_run(Block& block, std::uint32_t first, std::uint32_t run) {
   return true;
 }
 
-// Moves a staged block's pages back to its home; false after fatal().
+// Moves a staged block's pages back to its home. False after fatal(), and when the object was freed meanwhile:
+// then nothing has changed, and take_commands() will end the block.
 bool Pager::map_slot(BlockId id) {
   Block& block = books_[id];
   const Chunk chunk = chunk_of(block.first);
+  books_.set_present(chunk, BlockTable::mask_of(block));
+  if (death_pending(block)) {
+    books_.clear_present(chunk, BlockTable::mask_of(block));
+    return false;
+  }
+  if (block.state == Residency::staged_dirty) staged_out_granules_ -= block.count;
   std::byte* const home = arena_->address_of(block.first);
   std::byte* const frame = shadow_.address_of(block.slot);
   const std::uint64_t bytes = std::uint64_t(block.count) * kGranuleBytes;
   apply_removals(id, frame);
-  books_.set_present(chunk, BlockTable::mask_of(block));
   MoveOutcome outcome = mover_->move_home(home, frame, bytes);
   count(counters_->moves);
   bool copied = false;
@@ -260,7 +280,6 @@ bool Pager::map_slot(BlockId id) {
   if (outcome.moved_bytes != bytes) {
     const std::uint64_t at = outcome.moved_bytes;
     const int error = mover_->copy_in(home + at, frame + at, bytes - at);
-    mover_->wake(home, bytes);
     count(counters_->copies);
     count(Fallback::copy_in);
     copied = true;
@@ -270,6 +289,7 @@ bool Pager::map_slot(BlockId id) {
     }
   }
   if (copied) {
+    mover_->wake(home, bytes);
     mover_->discard(frame, bytes);
   }
   shadow_.emptied(block.slot);
@@ -330,7 +350,10 @@ void Pager::touched_ahead(BlockId id) {
     if (block.state != Residency::staged_clean || mapped_ahead_size_ == kAheadMax) break;
     block.ahead = false;
     ahead_granules_ -= block.count;
-    if (!map_slot(ahead_[next])) return;
+    if (!map_slot(ahead_[next])) {
+      ++next;
+      break;
+    }
     block.mapped_ahead = true;
     mapped_ahead_[mapped_ahead_size_++] = ahead_[next];
   }

@@ -207,8 +207,9 @@ bool Pager::stage(BlockId id) {
   const std::uint64_t bytes = bytes_of(block);
   const MoveOutcome outcome = mover_->move(frame, home, bytes);
   count(counters_->moves);
-  if (outcome.moved_bytes != bytes) {
-    // Pinned, locked or not writable: all or nothing.
+  const bool freed = death_pending(block);
+  if (outcome.moved_bytes != bytes || freed) {
+    // Pinned, locked or not writable: all or nothing. Or these are the bytes of the object that came after.
     const MoveOutcome back = mover_->move_home(home, frame, outcome.moved_bytes);
     if (back.moved_bytes != outcome.moved_bytes) {
       if (mover_->copy_in(home + back.moved_bytes, frame + back.moved_bytes,
@@ -218,8 +219,10 @@ bool Pager::stage(BlockId id) {
       mover_->discard(frame, bytes);
     }
     shadow_.release(slot);
-    count(Fallback::unmovable_block);
-    hold(id);
+    if (!freed) {
+      count(Fallback::unmovable_block);
+      hold(id);
+    }
     return false;
   }
   shadow_.filled(slot);

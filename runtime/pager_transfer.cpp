@@ -334,7 +334,6 @@ void Pager::keep_home(Transfer& transfer, int errno_value) {
   const BlockId id = transfer.block;
   Block& block = books_[id];
   end_transfer(transfer);
-  staged_out_granules_ -= block.count;
   if (!map_slot(id)) return;
   if (block.wanted) answered(id, Touch::rescued);
   hold(id);
