@@ -25,7 +25,7 @@ using tiering::BlockId;
 using tiering::kNoBlock;
 
 // The lists that a block can be on, one at a time.
-enum class ListName : std::uint8_t { none, clean, outgoing, waiting, unmovable };
+enum class ListName : std::uint8_t { none, clean, outgoing, waiting, settling, unmovable };
 
 struct Block {
   Granule first = 0;
@@ -36,10 +36,13 @@ struct Block {
   std::uint32_t transfer = ~0u;                  // index of its transfer while hashed, read or written
   io::Hash128 checksum;                          // of the stored copy, over bytes and identity
   std::uint64_t fault_ns = 0;                    // when a fault on it was read, while wanted
+  std::uint32_t answer = 0;                      // the pager's count of answers then
+  std::uint64_t answered_ns = 0;                 // when a fault on it was last answered
   std::uint64_t held_since_ns = 0;               // since when it is on the list of unmovable blocks
   std::uint8_t count = 0;                        // granules, 1..128
   Residency state = Residency::empty;
   ListName list = ListName::none;
+  std::uint8_t refaults = 0;      // in a row, each soon after it was answered
   bool has_copy : 1 = false;      // `checksum` and `extent` describe a whole stored version
   bool zero : 1 = false;          // absent granules must read as zero (calloc)
   bool wanted : 1 = false;        // a thread of the program waits for it

@@ -188,10 +188,14 @@ bool Pager::work(std::uint64_t now) {
         transfer.kind == TransferKind::read && books_[transfer.block].wanted && ahead_size_ == 0;
   device_->flush();  // what is waited for starts before anything is hashed or moved
   if (hash_slice()) ++work_done_;
+  settle(now);
   if (options_.force_eviction) force_eviction(now);
   if (make_room(now)) ++work_done_;
   read_ahead(now);
-  if (waiting_.head != kNoBlock && transfers_used_ == 0 && device_->in_flight() == 0 && outgoing_.size == 0)
+  // Settling blocks leave soon; but where even a long stay did not suffice, the program needs more at once
+  // than there is.
+  if (waiting_.head != kNoBlock && transfers_used_ == 0 && device_->in_flight() == 0 && outgoing_.size == 0 &&
+      (settling_.size == 0 || books_[waiting_.head].refaults == kMostRefaults))
     overshoot();
   device_->flush();
   return work_done_ != before;
@@ -226,6 +230,7 @@ void Pager::tick(std::uint64_t now) {
 void Pager::sleep(int timeout_ms) {
   // The heap's queue and the budget are looked at in every round, so never sleep long while the program may
   // run.
+  if (waiting_.size != 0 && settling_.size != 0 && timeout_ms > 1) timeout_ms = 1;
   job_->heartbeat_due_ns.store(monotonic_ns() + std::uint64_t(timeout_ms) * kNsPerMs,
                                std::memory_order_relaxed);
   pollfd watched[3] = {

@@ -18,6 +18,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "base/clock.hpp"
 #include "io/block_device.hpp"
 #include "io/checksum.hpp"
 #include "io/store.hpp"
@@ -85,6 +86,11 @@ class Pager {
   static constexpr std::uint32_t kAttempts = 3;     // of a failing transfer
   static constexpr double kDoNoHarm =
       1.25;  // how much later a victim must be needed than what is read ahead for it
+  static constexpr std::uint64_t kSettleNs = kNsPerMs;
+  // Missed again within so few answers: it was taken away before the program could use it. Four blocks may be
+  // needed at once by each of eight threads; a pass over much memory comes back later than that.
+  static constexpr std::uint32_t kRefaultAnswers = 32;
+  static constexpr std::uint8_t kMostRefaults = 6;     // doublings of the stay: 64 ms
   static constexpr std::uint32_t kWriteFailures = 16;  // in a row, of different blocks: the store is done for
   static constexpr std::uint64_t kLeastLimitBytes = 8 * kMiB;  // of objects, frames and shadow
 
@@ -174,6 +180,9 @@ class Pager {
   void give_back_frames(std::uint64_t granules);
   bool stage(BlockId id);
   bool make_room(std::uint64_t now);
+  static std::uint64_t settle_ns(const Block& block);
+  void settle(std::uint64_t now);
+  void unlist(BlockId id);
   void hold(BlockId id);
   void retry_unmovable(std::uint64_t now);
   void force_eviction(std::uint64_t now);
@@ -203,6 +212,7 @@ class Pager {
   BlockList clean_;      // staged_clean, may be dropped, oldest first
   BlockList outgoing_;   // staged_dirty, waiting to be compared
   BlockList waiting_;    // wanted, waiting for a frame
+  BlockList settling_;   // mapped a moment ago: its program has not had the time to use it
   BlockList unmovable_;  // mapped, could not be staged lately
 
   struct Removal {
@@ -231,6 +241,7 @@ class Pager {
   std::uint64_t random_ = 0;
   Chunk dead_cursor_ = 0;
   std::uint32_t write_failures_ = 0;  // in a row
+  std::uint32_t answers_ = 0;         // wraps
   std::uint64_t work_done_ = 0;
   bool demand_reading_ = false;  // a block that the program waits for is being read, out of any order
   bool fatal_ = false;

@@ -110,14 +110,7 @@ void Pager::end_block(BlockId id) {
     mover_->wake(arena_->address_of(block.first),
                  bytes_of(block));  // a read of what is freed: it tries again
   apply_removals(id, nullptr);
-  if (block.list == ListName::clean)
-    books_.remove(clean_, id);
-  else if (block.list == ListName::outgoing)
-    books_.remove(outgoing_, id);
-  else if (block.list == ListName::waiting)
-    books_.remove(waiting_, id);
-  else if (block.list == ListName::unmovable)
-    books_.remove(unmovable_, id);
+  unlist(id);
 
   books_.set_dead(chunk, books_.present(chunk) & mask);
   if (block.transfer != ~0u && transfers_[block.transfer].in_flight != 0) {
@@ -174,18 +167,18 @@ bool Pager::serve(BlockId id) {
     case Residency::empty:
     case Residency::mapped:
       if (populate(id)) return true;
-      if (block.list == ListName::unmovable) books_.remove(unmovable_, id);
-      if (block.list == ListName::none) books_.append(waiting_, ListName::waiting, id);
+      unlist(id);
+      books_.append(waiting_, ListName::waiting, id);
       return false;
     case Residency::staged_dirty:
-      if (block.list == ListName::outgoing) books_.remove(outgoing_, id);
+      unlist(id);
       if (block.transfer != ~0u) end_transfer(transfers_[block.transfer]);
       if (!map_slot(id)) return false;
       count(counters_->faults_rescued);
       answered(id, Touch::rescued);
       return true;
     case Residency::staged_clean:
-      if (block.list == ListName::clean) books_.remove(clean_, id);
+      unlist(id);
       if (!map_slot(id)) return false;
       count(counters_->faults_rescued);
       answered(id, Touch::rescued);
@@ -213,7 +206,6 @@ bool Pager::populate(BlockId id) {
     const std::uint32_t first = absent.first();
     if (!populate_run(block, first, absent.run_at(first))) return false;
   }
-  if (block.list == ListName::waiting) books_.remove(waiting_, id);
   if (block.state == Residency::empty) block.state = next_residency(block.state, Cause::populate);
   count(counters_->faults_first);
   answered(id, Touch::first);
@@ -252,8 +244,8 @@ bool Pager::populate_run(Block& block, std::uint32_t first, std::uint32_t run) {
   return true;
 }
 
-// Moves a staged block's pages back to its home. False after fatal(), and when the object was freed meanwhile:
-// then nothing has changed, and take_commands() will end the block.
+// Moves a staged block's pages back to its home. False after fatal(), and when the object was freed
+// meanwhile: then nothing has changed, and take_commands() will end the block.
 bool Pager::map_slot(BlockId id) {
   Block& block = books_[id];
   const Chunk chunk = chunk_of(block.first);
@@ -308,7 +300,12 @@ void Pager::answered(BlockId id, Touch how) {
   block.wanted = false;
   infer_mapped_ahead();
   policy_->touched(id, how, now);
-  policy_->placed(id, Place::mapped);
+  const bool soon = block.answered_ns != 0 && answers_ - block.answer <= kRefaultAnswers;
+  block.refaults = !soon ? 0 : block.refaults < kMostRefaults ? block.refaults + 1 : kMostRefaults;
+  block.answer = ++answers_;
+  block.answered_ns = now;
+  unlist(id);
+  books_.append(settling_, ListName::settling, id);
   if (block.ahead) touched_ahead(id);
   last_touched_ = id;
   ahead_exhausted_ = false;
@@ -402,9 +399,10 @@ void Pager::on_removed(std::uint64_t start, std::uint64_t end) {
     } else if (block.state == Residency::mapped) {
       // The kernel drops the pages after this message was read, not yet now: a block staged in that gap would
       // bring old bytes back later. It stays where it is for a while.
-      if (block.list == ListName::unmovable) books_.remove(unmovable_, id);
-      block.held_since_ns = monotonic_ns();
-      if (block.list == ListName::none) hold(id);
+      if (block.list == ListName::waiting)
+        block.held_since_ns = monotonic_ns();
+      else
+        hold(id);
     } else if (block.state != Residency::empty) {
       if (removals_size_ == kRemovals)
         return fatal("too many ranges were dropped by the program at once", &block, ENOMEM);

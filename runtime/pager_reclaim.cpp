@@ -269,8 +269,41 @@ bool Pager::make_room(std::uint64_t now) {
   return staged;
 }
 
+// Takes a block off the list that it is on, if any.
+void Pager::unlist(BlockId id) {
+  switch (books_[id].list) {
+    case ListName::none: return;
+    case ListName::clean: return books_.remove(clean_, id);
+    case ListName::outgoing: return books_.remove(outgoing_, id);
+    case ListName::waiting: return books_.remove(waiting_, id);
+    case ListName::settling: return books_.remove(settling_, id);
+    case ListName::unmovable: return books_.remove(unmovable_, id);
+  }
+}
+
+// How long a block that was brought to the program stays at least. An instruction may need several blocks at
+// once (a copy from one object to another, both over the border of a chunk), on each thread: were they taken
+// away before it has all of them, no thread would go on. A block that is missed again and again soon after it
+// came stays longer.
+std::uint64_t Pager::settle_ns(const Block& block) { return kSettleNs << block.refaults; }
+
+// Blocks that have been with the program for long enough may leave.
+void Pager::settle(std::uint64_t now) {
+  for (std::uint32_t left = settling_.size; left > 0; --left) {
+    const BlockId id = settling_.head;
+    const Block& block = books_[id];
+    if (now < block.answered_ns + kSettleNs) return;  // in the order of their answers
+    books_.remove(settling_, id);
+    if (now < block.answered_ns + settle_ns(block))
+      books_.append(settling_, ListName::settling, id);
+    else
+      policy_->placed(id, Place::mapped);
+  }
+}
+
 // Keeps a mapped block where it is for a while.
 void Pager::hold(BlockId id) {
+  unlist(id);
   books_[id].held_since_ns = monotonic_ns();
   policy_->placed(id, Place::none);
   books_.append(unmovable_, ListName::unmovable, id);
