@@ -79,12 +79,11 @@ TEST_CASE("pager: an object that takes a freed one's place in the middle of a ro
   heap_owner = &rig;
   objects = make_objects(rig, kObjects, 2 * kMiB);
   rig.start_pager();
-  while (!done) usleep(1000);
+  while (!done || rig.counters().bytes_out == 0) usleep(1000);  // ctest has a time limit
   for (std::size_t i = 0; i < kObjects; ++i) {
     CAPTURE(i);
     CHECK(find_wrong_word(objects[i], 2 * kMiB, i, 1) == ~0ull);
   }
-  CHECK(rig.counters().bytes_out > 0);
 }
 
 TEST_CASE("pager: a program that needs more blocks at once than fit goes on") {
