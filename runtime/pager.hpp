@@ -170,8 +170,9 @@ class Pager {
   // pager_reclaim.cpp
   void set_limit_from_rest();
   std::uint64_t supply_granules() const;
-  std::uint64_t ahead_window() const;  // granules read ahead and not yet touched, at most
-  std::uint64_t low_water() const;     // granules that should be free before they are wanted
+  std::uint64_t small_share(std::uint64_t chunks) const;  // of the limit: that much, of a small limit less
+  std::uint64_t ahead_window() const;                     // granules read ahead and not yet touched, at most
+  std::uint64_t low_water() const;  // granules that should be free before they are wanted
   Slot obtain_frame(std::uint32_t granules, bool demanded);
   bool reclaim_dead(std::uint32_t granules);
   bool drop_clean(std::uint32_t granules, bool demanded);
@@ -237,6 +238,7 @@ class Pager {
   std::uint64_t rest_bytes_ = 0;
   std::uint64_t booked_granules_ = 0;      // of the objects that lived at the start
   std::uint64_t staged_out_granules_ = 0;  // staged_dirty and writing
+  double clean_share_ = 0;                 // of the blocks that left lately: those that needed no write
   std::uint64_t next_tick_ns_ = 0, timeouts_checked_ns_ = 0, last_work_ns_ = 0, next_forced_ns_ = 0;
   std::uint64_t random_ = 0;
   Chunk dead_cursor_ = 0;

@@ -17,6 +17,9 @@ namespace {
 // use: a pass over 2 GiB in 1 GiB moves 1,100 MiB with 12 and 8, 1,082 with 8 and 5, at the same share of the
 // disk's speed.
 constexpr std::uint64_t kAheadChunks = 8, kSpareChunks = 5;
+// As many more where nothing that leaves is written: then the disk has all its time for reads. A read-only
+// pass is 9 % faster with 12 and 16; with writes, that only moves more.
+constexpr double kAheadMoreClean = 4, kSpareMoreClean = 11;
 constexpr std::uint64_t kUnmovableRetryNs = 500 * kNsPerMs;
 // Under forced eviction: small enough that everything is always on the move, large enough that an instruction
 // with several operands, on several threads, makes progress.
@@ -43,18 +46,17 @@ void Pager::set_limit_from_rest() {
   limit_granules_ = bytes / kGranuleBytes;
 }
 
+std::uint64_t Pager::small_share(std::uint64_t chunks) const {
+  const std::uint64_t share = limit_granules_ / 16, most = chunks * kGranulesPerChunk;
+  return share > most ? most : share < kGranulesPerChunk ? kGranulesPerChunk : share;
+}
+
 std::uint64_t Pager::ahead_window() const {
-  const std::uint64_t share = limit_granules_ / 16;
-  return share > kAheadChunks * kGranulesPerChunk ? kAheadChunks * kGranulesPerChunk
-         : share < kGranulesPerChunk              ? kGranulesPerChunk
-                                                  : share;
+  return small_share(kAheadChunks + std::uint64_t(kAheadMoreClean * clean_share_));
 }
 
 std::uint64_t Pager::low_water() const {
-  const std::uint64_t share = limit_granules_ / 16;
-  return share > kSpareChunks * kGranulesPerChunk ? kSpareChunks * kGranulesPerChunk
-         : share < kGranulesPerChunk              ? kGranulesPerChunk
-                                                  : share;
+  return small_share(kSpareChunks + std::uint64_t(kSpareMoreClean * clean_share_));
 }
 
 // Granules of frames that can be had without moving anything that is in use.

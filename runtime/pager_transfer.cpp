@@ -14,6 +14,8 @@ using Place = OnlinePolicy::Place;
 
 namespace {
 
+constexpr double kCleanMemory = 64;  // blocks
+
 // A pager that works looks at its time limits every 10 ms.
 constexpr std::uint64_t kAwayNs = 500 * kNsPerMs;
 
@@ -275,6 +277,7 @@ void Pager::compare_complete(Transfer& transfer) {
     block.state = next_residency(block.state, Cause::same_hash);
     staged_out_granules_ -= block.count;
     count(counters_->blocks_dropped_clean);
+    clean_share_ += (1 - clean_share_) / kCleanMemory;
     books_.append(clean_, ListName::clean, id);
     return;
   }
@@ -319,6 +322,7 @@ void Pager::write_complete(Transfer& transfer) {
   block.state = next_residency(block.state, Cause::write_done);
   staged_out_granules_ -= block.count;
   write_failures_ = 0;
+  clean_share_ -= clean_share_ / kCleanMemory;
   count(counters_->bytes_out, bytes_of(block));
   count(counters_->blocks_stored);
   count(counters_->bytes_contiguous, bytes_of(block));
