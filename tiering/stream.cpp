@@ -23,6 +23,10 @@ constexpr double kTrialShareMin = 1.0 / 128;
 
 constexpr std::size_t align8(std::size_t bytes) { return (bytes + 7) & ~std::size_t{7}; }
 
+bool contains(std::span<const BlockId> blocks, BlockId block) {
+  return std::find(blocks.begin(), blocks.end(), block) != blocks.end();
+}
+
 }  // namespace
 
 std::size_t StreamPolicy::memory_bytes(std::uint32_t capacity) {
@@ -40,7 +44,7 @@ void StreamPolicy::init(void* memory, std::size_t bytes, std::uint32_t capacity)
   mapped_ = reinterpret_cast<BlockId*>(at);
   capacity_ = capacity;
   mapped_count_ = touches_ = shortlist_count_ = scan_ = until_scan_ = cursor_ = doubtful_count_ =
-      trial_count_ = 0;
+      trial_count_ = breaks_count_ = passed_ = 0;
   recent_next_ = 0;
   std::fill(std::begin(recent_), std::end(recent_), kNoBlock);
   now_ns_ = 0;
@@ -127,11 +131,14 @@ void StreamPolicy::touched(BlockId block, Touch how, std::uint64_t now_ns) {
   heat.last_ns = now_ns_;
   heat.touch = touches_;
   heat.reached = true;
+  passed_ = 0;
   order_.touched(
       block, how,
       [](void* self, BlockId passed) {
         auto& policy = *static_cast<StreamPolicy*>(self);
         policy.heats_[passed].last_ns = policy.now_ns_;
+        if (++policy.passed_ % kStretch == 0 && policy.breaks_count_ < kBreaks)
+          policy.breaks_[policy.breaks_count_++] = passed;
       },
       this);
   if (seen) last_seen_ = block;
@@ -265,6 +272,19 @@ std::size_t StreamPolicy::gather(std::uint64_t now_ns, Candidate* out) const {
   return n;
 }
 
+// Blocks in the midst of long mapped stretches: they were just passed, so they are as good victims as the one
+// touched last, and where they are missed again the next pass is seen and its reads are spread over all of
+// its time.
+std::size_t StreamPolicy::take_breaks(std::uint64_t now_ns, std::span<BlockId> out) {
+  std::size_t n = 0;
+  while (breaks_count_ > 0 && n < out.size()) {
+    const BlockId b = breaks_[--breaks_count_];
+    const bool fresh = 2 * double(now_ns - heats_[b].last_ns) < period_ns(heats_[b]);
+    if (usable(b) && fresh && !contains(out.first(n), b)) out[n++] = b;
+  }
+  return n;
+}
+
 // For want of others: any of the spared ones, but not the block touched last if there are two.
 std::size_t StreamPolicy::take_any(std::span<BlockId> out) const {
   std::size_t n = 0;
@@ -285,7 +305,9 @@ std::size_t StreamPolicy::victims(std::uint64_t now_ns, std::span<BlockId> out) 
   if (until_scan_ < wanted) scan(now_ns, wanted);
   until_scan_ -= wanted;
 
-  std::size_t n = take_doubtful(now_ns, out);
+  std::size_t n = take_breaks(now_ns, out);
+  for (std::size_t i = n, end = n + take_doubtful(now_ns, out.subspan(n)); i < end; ++i)
+    if (!contains(out.first(n), out[i])) out[n++] = out[i];
   Candidate candidates[kRecent + kShortlist];
   const auto before = [](const Candidate& a, const Candidate& b) {
     return a.score != b.score ? a.score > b.score : a.block < b.block;
@@ -296,8 +318,7 @@ std::size_t StreamPolicy::victims(std::uint64_t now_ns, std::span<BlockId> out) 
     std::partial_sort(candidates, candidates + sorted, candidates + count, before);
     for (std::size_t i = 0; i < sorted && n < out.size(); ++i) {
       const BlockId b = candidates[i].block;
-      if (std::find(out.begin(), out.begin() + std::ptrdiff_t(n), b) == out.begin() + std::ptrdiff_t(n))
-        out[n++] = b;
+      if (!contains(out.first(n), b)) out[n++] = b;
     }
     if (n == out.size() || round == 1) break;
     scan(now_ns, wanted);

@@ -50,9 +50,13 @@ class StreamPolicy final : public OnlinePolicy {
  private:
   static constexpr std::uint32_t kScanMax =
       4096;  // mapped blocks looked at by one scan; above, a rotating window
-  static constexpr std::uint32_t kWindow = 1024;     // of this size
-  static constexpr std::uint32_t kShortlist = 64;    // best blocks of the last scan
-  static constexpr std::uint32_t kRecent = 128;      // seen touches that are always candidates
+  static constexpr std::uint32_t kWindow = 1024;   // of this size
+  static constexpr std::uint32_t kShortlist = 64;  // best blocks of the last scan
+  static constexpr std::uint32_t kRecent = 128;    // seen touches that are always candidates
+  // A stretch of mapped blocks longer than this is broken: while the program passes through it nothing is
+  // seen and nothing is read.
+  static constexpr std::uint32_t kStretch = 16;
+  static constexpr std::uint32_t kBreaks = 64;
   static constexpr std::uint32_t kDoubtful = 16;     // of the last scan, the longest unseen
   static constexpr std::uint32_t kTrials = 32;       // doubtful blocks whose return is awaited
   static constexpr std::uint32_t kSpareTouched = 8;  // touches
@@ -89,6 +93,7 @@ class StreamPolicy final : public OnlinePolicy {
   bool usable(BlockId block) const;
   std::size_t gather(std::uint64_t now_ns, Candidate* out) const;
   std::size_t take_any(std::span<BlockId> out) const;
+  std::size_t take_breaks(std::uint64_t now_ns, std::span<BlockId> out);
 
   Successors order_;
   Heat* heats_ = nullptr;
@@ -108,7 +113,10 @@ class StreamPolicy final : public OnlinePolicy {
   std::uint32_t scan_ = 0;        // scans made
   std::uint32_t until_scan_ = 0;  // victims that may still be served from the shortlist
   std::uint32_t cursor_ = 0;      // of the rotating window
-  BlockId doubtful_[kDoubtful];   // longest unseen last
+  BlockId breaks_[kBreaks];       // where to break stretches, just touched unseen
+  std::uint32_t breaks_count_ = 0;
+  std::uint32_t passed_ = 0;     // blocks of the stretch that a touch just ended
+  BlockId doubtful_[kDoubtful];  // longest unseen last
   std::uint32_t doubtful_count_ = 0;
   Trial trials_[kTrials];
   std::uint32_t trial_count_ = 0;

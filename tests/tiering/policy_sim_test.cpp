@@ -91,6 +91,20 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("stream: a cyclic scan is seen all along, its hits are not one long stretch") {
+  constexpr std::uint32_t kBudget = 512, kBlocks = 2 * kBudget, kWindow = 64;
+  const Accesses a = cyclic(kBlocks, 10);
+  std::vector<std::size_t> marks;
+  for (std::size_t at = 7 * kBlocks; at < a.size(); at += kWindow) marks.push_back(at);
+  std::vector<std::byte> memory(StreamPolicy::memory_bytes(kBlocks));
+  StreamPolicy policy;
+  policy.init(memory.data(), memory.size(), kBlocks);
+  const auto counts = replay(policy, a, machine_of(kBudget), marks).at_marks;
+  std::size_t unseen = 0;
+  for (std::size_t i = 1; i < counts.size(); ++i) unseen += (counts[i] - counts[i - 1]).faults == 0;
+  CHECK(unseen <= counts.size() / 10);  // with one stretch of hits: half of them
+}
+
 TEST_CASE("stream: an order drawn once and repeated is learned in one pass") {
   const Accesses a = shuffled_cyclic(1024, 8);
   const Counts c = run<StreamPolicy>(a, machine_of(512), 2 * 1024);
