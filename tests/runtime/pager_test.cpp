@@ -256,7 +256,9 @@ TEST_CASE("pager: every transition of the residency machine is taken, those of f
   {
     Rig rig({.device = DeviceKind::uring,
              .limit_bytes = 32 * kMiB,
-             .faults = {{.kind = io::FaultKind::eio, .times = 12, .one_in = 7}}});
+             .faults = {{.kind = io::FaultKind::eio, .on = io::FaultOn::writes, .times = 10, .one_in = 7},
+                        // A block that cannot be read three times in a row ends the job.
+                        {.kind = io::FaultKind::eio, .on = io::FaultOn::reads, .times = 2, .one_in = 7}}});
     auto objects = make_objects(rig, 48, 2 * kMiB);
     cycle(rig, objects, 2 * kMiB, 3);
     for (int pass = 0; pass < 3; ++pass)  // unchanged: leaves without a write
