@@ -36,9 +36,9 @@ struct Block {
   std::uint32_t transfer = ~0u;                  // index of its transfer while hashed, read or written
   io::Hash128 checksum;                          // of the stored copy, over bytes and identity
   std::uint64_t fault_ns = 0;                    // when a fault on it was read, while wanted
-  std::uint32_t answer = 0;                      // the pager's count of answers then
   std::uint64_t answered_ns = 0;                 // when a fault on it was last answered
   std::uint64_t held_since_ns = 0;               // since when it is on the list of unmovable blocks
+  std::uint32_t answer = 0;                      // the pager's count of answers at `answered_ns`
   std::uint8_t count = 0;                        // granules, 1..128
   Residency state = Residency::empty;
   ListName list = ListName::none;

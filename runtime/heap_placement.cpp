@@ -5,11 +5,10 @@
 namespace terrace::runtime {
 
 Heap::Place Heap::find(std::uint32_t granules, std::uint32_t alignment) const {
-  // While a pager runs, free memory holds no frames and costs nothing, and whole chunks move as whole huge
-  // pages: then objects of a chunk and more begin on one. Without a pager that would raise the peak of resnet
+  // An object that begins on a chunk moves as whole huge pages once there is a pager; pieces reach the disk
+  // at half of its speed. One of whole chunks loses nothing by it at any time. Others of a chunk and more do
+  // so only while a pager runs, when free memory holds no frames: before, it would raise the peak of resnet
   // by 3.5 %.
-  // An object of whole chunks loses nothing by it while there is no pager, and once there is one it moves as
-  // whole huge pages: pieces reach the disk at half of its speed.
   const bool whole = granules % kAll == 0 || link_->active.load(std::memory_order_relaxed) != 0;
   if (granules >= kAll && alignment < kAll && whole) {
     Place aligned = find_warm(granules, kAll);

@@ -86,7 +86,7 @@ class Pager {
   static constexpr std::uint32_t kAttempts = 3;     // of a failing transfer
   static constexpr double kDoNoHarm =
       1.25;  // how much later a victim must be needed than what is read ahead for it
-  static constexpr std::uint64_t kSettleNs = kNsPerMs;
+  static constexpr std::uint64_t kSettleNs = kNsPerMs;  // see settle_ns()
   // Missed again within so few answers: it was taken away before the program could use it. Four blocks may be
   // needed at once by each of eight threads; a pass over much memory comes back later than that.
   static constexpr std::uint32_t kRefaultAnswers = 32;
@@ -132,6 +132,7 @@ class Pager {
   void born(Granule head, std::uint32_t granules, bool zeroed);
   void died(Granule head, std::uint32_t granules);
   bool death_pending(const Block& block) const;
+  bool mark_present(const Block& block, GranuleMask mask);
   void end_block(BlockId id);
   void on_fault(std::uint64_t address);
   void on_removed(std::uint64_t start, std::uint64_t end);
@@ -174,6 +175,7 @@ class Pager {
   std::uint64_t ahead_window() const;                     // granules read ahead and not yet touched, at most
   std::uint64_t low_water() const;  // granules that should be free before they are wanted
   Slot obtain_frame(std::uint32_t granules, bool demanded);
+  int give_back(std::byte* home, std::byte* frame, std::uint64_t bytes);
   bool reclaim_dead(std::uint32_t granules);
   bool drop_clean(std::uint32_t granules, bool demanded);
   void drop(BlockId id);

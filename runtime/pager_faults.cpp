@@ -89,6 +89,16 @@ bool Pager::death_pending(const Block& block) const {
   });
 }
 
+// Books granules of a block as mapped, before its pages are moved there. False when its object was freed
+// meanwhile: nothing has changed then, and take_commands() will end the block.
+bool Pager::mark_present(const Block& block, GranuleMask mask) {
+  const Chunk chunk = chunk_of(block.first);
+  books_.set_present(chunk, mask);
+  if (!death_pending(block)) return true;
+  books_.clear_present(chunk, mask);
+  return false;
+}
+
 // Takes a block out of the books; its frames become dead or free, its extent is given back. With I/O in
 // flight that waits until the I/O ends.
 void Pager::end_block(BlockId id) {
@@ -220,10 +230,7 @@ bool Pager::populate_run(Block& block, std::uint32_t first, std::uint32_t run) {
   std::byte* const frame = shadow_.address_of(slot);
   const std::uint64_t bytes = std::uint64_t(run) * kGranuleBytes;
   if (block.zero && !shadow_.known_zero(slot)) std::memset(frame, 0, bytes);
-  const GranuleMask mask = GranuleMask::range(first, run);
-  books_.set_present(chunk, mask);
-  if (death_pending(block)) {
-    books_.clear_present(chunk, mask);
+  if (!mark_present(block, GranuleMask::range(first, run))) {
     shadow_.release(slot);
     return false;
   }
@@ -244,16 +251,11 @@ bool Pager::populate_run(Block& block, std::uint32_t first, std::uint32_t run) {
   return true;
 }
 
-// Moves a staged block's pages back to its home. False after fatal(), and when the object was freed
-// meanwhile: then nothing has changed, and take_commands() will end the block.
+// Moves a staged block's pages back to its home. False after fatal(), and when its object was freed
+// meanwhile.
 bool Pager::map_slot(BlockId id) {
   Block& block = books_[id];
-  const Chunk chunk = chunk_of(block.first);
-  books_.set_present(chunk, BlockTable::mask_of(block));
-  if (death_pending(block)) {
-    books_.clear_present(chunk, BlockTable::mask_of(block));
-    return false;
-  }
+  if (!mark_present(block, BlockTable::mask_of(block))) return false;
   if (block.state == Residency::staged_dirty) staged_out_granules_ -= block.count;
   std::byte* const home = arena_->address_of(block.first);
   std::byte* const frame = shadow_.address_of(block.slot);

@@ -89,6 +89,16 @@ Slot Pager::obtain_frame(std::uint32_t granules, bool demanded) {
   }
 }
 
+// Undoes a move out of the program's memory, of which `bytes` were moved. 0, or why they cannot go back.
+int Pager::give_back(std::byte* home, std::byte* frame, std::uint64_t bytes) {
+  const std::uint64_t at = mover_->move_home(home, frame, bytes).moved_bytes;
+  if (at == bytes) return 0;
+  const int error = mover_->copy_in(home + at, frame + at, bytes - at);
+  mover_->wake(home, bytes);
+  mover_->discard(frame, bytes);
+  return error;
+}
+
 // Takes the frames of memory that the program has freed. The heap may hand that memory out at the same
 // moment: then its pages go straight back, with whatever was written to them meanwhile.
 bool Pager::reclaim_dead(std::uint32_t granules) {
@@ -114,13 +124,8 @@ bool Pager::reclaim_dead(std::uint32_t granules) {
   bool alive = outcome.moved_bytes != bytes;
   for (std::uint32_t i = 0; i < run && !alive; ++i) alive = arena_->owner(start + i) != kNoGranule;
   if (alive) {
-    const MoveOutcome back = mover_->move_home(home, frame, outcome.moved_bytes);
-    if (back.moved_bytes != outcome.moved_bytes) {
-      if (mover_->copy_in(home + back.moved_bytes, frame + back.moved_bytes,
-                          outcome.moved_bytes - back.moved_bytes) != 0)
-        fatal("memory that came to life again cannot be given back", nullptr, back.errno_value);
-      mover_->discard(frame, bytes);
-    }
+    if (const int error = give_back(home, frame, outcome.moved_bytes))
+      fatal("memory that came to life again cannot be given back", nullptr, error);
     shadow_.release(slot);
     books_.clear_dead(chunk, mask);  // its birth is on its way through the queue, or it cannot move
     return true;
@@ -212,14 +217,8 @@ bool Pager::stage(BlockId id) {
   const bool freed = death_pending(block);
   if (outcome.moved_bytes != bytes || freed) {
     // Pinned, locked or not writable: all or nothing. Or these are the bytes of the object that came after.
-    const MoveOutcome back = mover_->move_home(home, frame, outcome.moved_bytes);
-    if (back.moved_bytes != outcome.moved_bytes) {
-      if (mover_->copy_in(home + back.moved_bytes, frame + back.moved_bytes,
-                          outcome.moved_bytes - back.moved_bytes) != 0)
-        fatal("a block that cannot leave cannot be given back", &block, back.errno_value);
-      mover_->wake(home, bytes);
-      mover_->discard(frame, bytes);
-    }
+    if (const int error = give_back(home, frame, outcome.moved_bytes))
+      fatal("a block that cannot leave cannot be given back", &block, error);
     shadow_.release(slot);
     if (!freed) {
       count(Fallback::unmovable_block);
